@@ -1,0 +1,37 @@
+"""Every error a user of anvil can meet, with the process exit code it maps to."""
+
+
+class AnvilError(Exception):
+    """Base of all anvil errors. ``exit_code`` is what a command line should end with."""
+
+    exit_code = 1
+
+
+class InputError(AnvilError):
+    """What the user gave cannot be used: unknown target or mode, wrong dtype, too long a prompt."""
+
+    exit_code = 2
+
+
+class WeightsError(InputError):
+    """A weights file is missing, truncated, or does not fit the model's configuration."""
+
+    exit_code = 3
+
+
+class UnsupportedError(AnvilError):
+    """The compiler has no lowering for what the program asks."""
+
+    exit_code = 4
+
+
+class ToolMissingError(AnvilError):
+    """A linker or emulator that this target needs is not on this machine."""
+
+    exit_code = 5
+
+
+class KernelError(AnvilError):
+    """A compiled kernel crashed, met an illegal instruction, or did not return in time."""
+
+    exit_code = 6

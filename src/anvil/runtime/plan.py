@@ -1,0 +1,73 @@
+"""A compiled program as data: buffers, and the sequence of kernel calls over views of them.
+
+Sizes may be symbolic (sympy) until the plan is bound to concrete ones. A plan is target-independent but for the
+names of its kernels; an executor runs it row by row, so any row can be intercepted and its outputs examined.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import sympy
+
+from anvil.kernels.base import Kernel
+
+Size = int | sympy.Expr
+Role = Literal["input", "output", "weight", "cache", "temp"]
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """A dense, row-major block of memory. ``temp`` buffers live in the arena; all others belong to the caller.
+
+    A ``cache`` buffer survives between runs. ``layout`` names the packing of a weight ("plain", "panel16", ...).
+    """
+
+    name: str
+    role: Role
+    dtype: str
+    shape: tuple[Size, ...]
+    layout: str = "plain"
+
+
+@dataclass(frozen=True)
+class View:
+    """A strided window on a buffer: offset, sizes and strides in elements."""
+
+    buffer: str
+    offset: Size
+    sizes: tuple[Size, ...]
+    strides: tuple[Size, ...]
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """A scalar kernel argument: an index (possibly symbolic) or a float constant."""
+
+    value: Size | float
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """One kernel call. ``node`` is the name of the graph node it computes, ``source`` the Python line behind it."""
+
+    kernel: str
+    args: tuple[View | Scalar, ...]
+    node: str
+    source: str = ""
+
+
+@dataclass
+class Plan:
+    """Everything needed to run a compiled graph, in order. ``symbols`` are the run-time sizes it depends on."""
+
+    name: str
+    symbols: tuple[str, ...]
+    buffers: dict[str, Buffer]
+    rows: list[Row]
+    inputs: tuple[str, ...]
+    outputs: tuple[View, ...]
+    kernels: dict[str, Kernel]
+    weights: dict[str, str] = field(default_factory=dict)  # weight buffer name -> parameter name in the captured module

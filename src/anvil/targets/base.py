@@ -1,0 +1,32 @@
+"""What anvil knows of one CPU target, as data. One file per ISA in this package holds its ``TARGETS``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Target:
+    """One CPU model that kernels are generated for.
+
+    ``vector_bits`` is the width kernels are scheduled for and ``registers`` the number of vector registers;
+    ``gemm_tile`` is (rows, vectors) of accumulators held in registers by the matrix kernel.
+    ``emulator`` is the command that runs a static ``machine`` binary on another host, where there is one.
+    """
+
+    name: str
+    isa: str
+    triple: str
+    cpu: str
+    features: str
+    machine: str  # as `uname -m` prints it: which runner binary, which linker
+    vector_bits: int
+    registers: int
+    gemm_tile: tuple[int, int]
+    host_flags: tuple[str, ...] = ()  # /proc/cpuinfo flags the host needs to run this in process
+    emulator: tuple[str, ...] = ()
+    attributes: tuple[tuple[str, str], ...] = ()  # LLVM function attributes
+
+    def lanes(self, bits: int = 32) -> int:
+        """Elements of ``bits`` bits in one vector register."""
+        return self.vector_bits // bits
