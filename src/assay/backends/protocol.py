@@ -1,0 +1,116 @@
+"""All that assay knows of a compiler: hand it a PyTorch program, get something that can be run.
+
+An adapter module in this package exposes ``BACKEND: Backend``. No other module of assay imports a compiler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+
+class Unsupported(Exception):
+    """The backend says it cannot compile this program; the message is the reason shown in the ledger."""
+
+
+class NotRunHere(Exception):
+    """The target cannot run on this machine; the message is the reason shown in the ledger."""
+
+
+class Finding(Exception):
+    """Compiled code crashed, met an illegal instruction, wrote where it must not, or hung: a failed case."""
+
+
+@dataclass(frozen=True)
+class TargetStatus:
+    """Whether and how a target runs on this machine. ``reason`` says why not, or is empty."""
+
+    name: str
+    isa: str
+    runs: bool
+    executor: str  # "in-process", "runner", "qemu-riscv64 7.2 vlen=256", "bochs sapphire_rapids", ...
+    reason: str = ""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Program:
+    """What to compile: a PyTorch callable with example inputs.
+
+    ``dynamic`` names each input's run-time dimensions: ``({0: "M"}, {})`` makes dim 0 of input 0 symbolic; equal
+    names are equal sizes. ``weights`` are the positions of inputs that a compiler may repack before a call.
+    """
+
+    name: str
+    module: torch.nn.Module
+    example: tuple[torch.Tensor, ...]
+    dynamic: tuple[Mapping[int, str], ...]
+    weights: tuple[int, ...] = ()
+
+
+class Compiled(Protocol):
+    """A compiled program, bound to a target."""
+
+    artifact: str  # hash of the machine code: equal hash, same code
+    edges: Mapping[str, int]  # sizes at which the schedule changes, by dimension name: where shapes should straddle
+
+    def run(self, *inputs: torch.Tensor, threads: int = 1) -> list[torch.Tensor]:
+        """Run on inputs of any strides and offset. Outputs start poisoned. Raises :class:`Finding`."""
+        ...
+
+    def stages(self) -> Sequence[tuple[str, Callable[..., list[torch.Tensor]]]]:
+        """Named executable stages of the compilation, first to last, for bisection; may be empty."""
+        ...
+
+
+class LanguageModel(Protocol):
+    """A compiled causal language model, batch 1, greedy. Token ids are Python ints, logits float32 numpy arrays."""
+
+    vocabulary: int
+    context: int  # most tokens the cache holds
+
+    def logits(self, ids: Sequence[int]) -> np.ndarray:
+        """[len(ids), vocabulary] logits of a fresh sequence (teacher forcing)."""
+        ...
+
+    def reset(self) -> None: ...
+
+    def prefill(self, ids: Sequence[int]) -> int:
+        """Feed ids into the cache; return the greedy next id."""
+        ...
+
+    def decode(self, token: int) -> int:
+        """Feed one id into the cache; return the greedy next id."""
+        ...
+
+    def residuals(self, ids: Sequence[int]) -> dict[str, np.ndarray]:
+        """Residual stream after each layer, by layer name: [len(ids), hidden]."""
+        ...
+
+    def facts(self) -> Mapping[str, Any]:
+        """weight_bytes, kv_bytes, arena_bytes, compile_ms, kernels, quant, target, threads."""
+        ...
+
+
+class Backend(Protocol):
+    """A compiler under test."""
+
+    name: str
+
+    def targets(self) -> list[TargetStatus]: ...
+
+    def modes(self) -> Mapping[str, tuple[str, ...]]:
+        """Names this backend knows: {"quant": (...), "attention": (...)}."""
+        ...
+
+    def compile(self, program: Program, target: str, *, quant: str = "fp32", variant: str = "") -> Compiled:
+        """Raises :class:`Unsupported` or :class:`NotRunHere`."""
+        ...
+
+    def load_model(
+        self, source: str, target: str, *, quant: str = "fp32", threads: int = 1, context: int | None = None
+    ) -> LanguageModel: ...
