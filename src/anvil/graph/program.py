@@ -1,0 +1,40 @@
+"""A captured PyTorch program: an FX graph whose weights are arguments, executable in PyTorch at every stage."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+
+@dataclass(frozen=True)
+class CacheSpec:
+    """One key or value cache that the incremental form of a model reads and writes.
+
+    Logical shape [B, heads, capacity, head_dim]; memory layout [B, capacity, heads, head_dim].
+    """
+
+    placeholder: str
+    heads: int
+    head_dim: int
+    dtype: torch.dtype
+
+
+@dataclass
+class GraphProgram:
+    """``module``'s placeholders are the inputs, then the caches, then the parameters, each under its own name.
+
+    Every node carries fake-tensor metadata in ``node.meta["val"]`` with symbolic sizes. ``params`` holds live
+    references to the model's own tensors (nothing is copied); ``paths`` maps a parameter's placeholder to its name
+    in the original module. ``symbols`` gives the inclusive range of each symbolic size.
+    """
+
+    name: str
+    module: torch.fx.GraphModule
+    inputs: tuple[str, ...]
+    params: dict[str, torch.Tensor]
+    paths: dict[str, str]
+    symbols: dict[str, tuple[int, int | None]]
+    caches: tuple[CacheSpec, ...] = ()
+    stage: str = "capture"
+    notes: list[str] = field(default_factory=list)  # what each pass did, for people
