@@ -71,3 +71,4 @@ class Plan:
     outputs: tuple[View, ...]
     kernels: dict[str, Kernel]
     weights: dict[str, str] = field(default_factory=dict)  # weight buffer name -> parameter name in the captured module
+    values: dict[str, View] = field(default_factory=dict)  # graph node name -> its value, in the node's own shape
