@@ -1,0 +1,193 @@
+"""From a plan to what an executor takes: the argument words of every row, for given sizes and addresses."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import sympy
+
+from anvil.dtypes import itemsize
+from anvil.errors import InputError
+from anvil.runtime.plan import Plan, Scalar, Size, View
+
+# How the size functions that torch.export puts into expressions are computed on Python integers.
+_INTEGER_FUNCTIONS: dict[str, Callable[..., int]] = {
+    "FloorDiv": lambda a, b: a // b,
+    "CeilDiv": lambda a, b: -(-a // b),
+    "CleanDiv": lambda a, b: a // b,
+    "Mod": lambda a, b: a % b,
+    "PythonMod": lambda a, b: a % b,
+    "ModularIndexing": lambda a, divisor, modulus: a // divisor % modulus,
+    "IntTrueDiv": lambda a, b: a / b,
+    "TruncToInt": int,
+    "Identity": lambda a: a,
+}
+
+
+def compile_sizes(exprs: Iterable[Size], symbols: tuple[str, ...]) -> Callable[..., list[int]]:
+    """A function of the symbols' values, in order, that returns the value of every expression.
+
+    Symbols are matched by name: torch.export and a lowering may attach different assumptions to one size.
+    """
+    plain = [_by_name(expr) for expr in exprs]
+    unknown = {str(s) for expr in plain if isinstance(expr, sympy.Expr) for s in expr.free_symbols} - set(symbols)
+    if unknown:
+        raise InputError(f"size depends on {sorted(unknown)}, expected only the plan's symbols {list(symbols)}")
+    function = sympy.lambdify([sympy.Symbol(s) for s in symbols], plain, modules=[_INTEGER_FUNCTIONS, "math"], cse=True)
+    return lambda *values: [int(v) for v in function(*values)]
+
+
+def _by_name(expr: Size) -> Size:
+    if not isinstance(expr, sympy.Expr):
+        return int(expr)
+    return expr.xreplace({s: sympy.Symbol(s.name) for s in expr.free_symbols})
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Words that depend on the same set of symbols: ``words[where] = values(...)[which]``."""
+
+    symbols: frozenset[str]
+    values: Callable[..., list[int]]
+    where: np.ndarray
+    which: np.ndarray
+
+
+class Binding:
+    """The words of a plan. Sizes and addresses can be set again and again; only what depends on them is rewritten.
+
+    ``words`` is the int64 argument block an executor reads (layout in :mod:`anvil.kernels.base`) and ``first_word``
+    the index of each row's first word.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.values: dict[str, int] = {}
+        words, symbolic, pointers = _flatten(plan)
+        self.words = np.array(words[0], dtype=np.int64)
+        self.first_word = np.array(words[1], dtype=np.int64)
+        self._groups = _group(symbolic, plan.symbols)
+        self._pointers = {name: np.array(where, dtype=np.int64) for name, where in pointers.items()}
+        self._shapes = list(plan.buffers)
+        flat = [d for name in self._shapes for d in plan.buffers[name].shape]
+        self._dims = compile_sizes(flat, plan.symbols)
+        flat_outputs = [d for view in plan.outputs for d in (view.offset, *view.sizes, *view.strides)]
+        self._outputs = compile_sizes(flat_outputs, plan.symbols)
+
+    def bind(self, values: Mapping[str, int]) -> None:
+        """Set the run-time sizes. Raises :class:`InputError` when one is missing."""
+        missing = set(self.plan.symbols) - set(values)
+        if missing:
+            raise InputError(f"binding plan={self.plan.name}: no value for the sizes {sorted(missing)}")
+        changed = {s for s in self.plan.symbols if self.values.get(s) != values[s]}
+        self.values = {s: int(values[s]) for s in self.plan.symbols}
+        ordered = list(self.values.values())
+        for group in self._groups:
+            if group.symbols & changed:
+                self.words[group.where] = np.array(group.values(*ordered), dtype=np.int64)[group.which]
+
+    def place(self, addresses: Mapping[str, int]) -> None:
+        """Set the base addresses of the named buffers; names that no row uses are ignored."""
+        for name, address in addresses.items():
+            where = self._pointers.get(name)
+            if where is not None:
+                self.words[where] = address
+
+    def shapes(self, values: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
+        """Concrete shape of every buffer for the given sizes."""
+        flat = iter(self._dims(*(values[s] for s in self.plan.symbols)))
+        return {n: tuple(next(flat) for _ in self.plan.buffers[n].shape) for n in self._shapes}
+
+    def nbytes(self, values: Mapping[str, int]) -> dict[str, int]:
+        """Bytes of every buffer for the given sizes."""
+        shapes = self.shapes(values)
+        return {n: int(np.prod(s, dtype=np.int64)) * itemsize(self.plan.buffers[n].dtype) for n, s in shapes.items()}
+
+    def outputs(self, values: Mapping[str, int]) -> list[tuple[int, tuple[int, ...], tuple[int, ...]]]:
+        """Offset, sizes and strides (in elements) of every output for the given sizes."""
+        flat = iter(self._outputs(*(values[s] for s in self.plan.symbols)))
+        views: list[tuple[int, tuple[int, ...], tuple[int, ...]]] = []
+        for view in self.plan.outputs:
+            offset = next(flat)
+            sizes = tuple(next(flat) for _ in view.sizes)
+            views.append((offset, sizes, tuple(next(flat) for _ in view.strides)))
+        return views
+
+    def program(self, functions: Mapping[str, int]) -> np.ndarray:
+        """int64 [rows, 2]: address of each row's packed function and the index of its first word."""
+        addresses = np.array([functions[row.kernel] for row in self.plan.rows], dtype=np.int64)
+        return np.ascontiguousarray(np.stack([addresses, self.first_word], axis=1))
+
+
+def _flatten(plan: Plan) -> tuple[tuple[list[int], list[int]], list[tuple[int, sympy.Expr]], dict[str, list[int]]]:
+    """All words with zeros where something is still open, and where sizes and addresses go."""
+    words: list[int] = []
+    first: list[int] = []
+    symbolic: list[tuple[int, sympy.Expr]] = []
+    pointers: dict[str, list[int]] = {}
+
+    def put(value: Size) -> None:
+        if isinstance(value, sympy.Expr) and value.free_symbols:
+            symbolic.append((len(words), value))
+            words.append(0)
+        else:
+            words.append(int(value))
+
+    for row in plan.rows:
+        first.append(len(words))
+        for arg in _checked(plan, row.kernel, row.args, row.node):
+            if isinstance(arg, View):
+                pointers.setdefault(arg.buffer, []).extend((len(words), len(words) + 1))
+                words.extend((0, 0))
+                for value in (arg.offset, *arg.sizes, *arg.strides):
+                    put(value)
+            elif isinstance(arg.value, float):
+                words.append(float_word(arg.value, arg.dtype))
+            else:
+                put(arg.value)
+    return (words, first), symbolic, pointers
+
+
+def _checked(plan: Plan, kernel: str, args: tuple[Any, ...], node: str) -> tuple[View | Scalar, ...]:
+    """``args``, if they are what the kernel takes."""
+    params = plan.kernels[kernel].params
+    got = [(len(a.sizes) if isinstance(a, View) else -1, _dtype(plan, a)) for a in args]
+    want = [(p.rank, p.dtype) for p in params]
+    if got != want:
+        raise InputError(
+            f"plan={plan.name} node={node}: kernel={kernel} takes (rank, dtype) {want}, but the row passes {got}"
+        )
+    return args
+
+
+def _dtype(plan: Plan, arg: View | Scalar) -> str:
+    return plan.buffers[arg.buffer].dtype if isinstance(arg, View) else arg.dtype
+
+
+def float_word(value: float, dtype: str) -> int:
+    """The bits of a float scalar, zero-extended to one word."""
+    code = {"f32": "<f", "f64": "<d", "f16": "<e"}[dtype]
+    return int.from_bytes(struct.pack(code, value), "little")
+
+
+def _group(symbolic: list[tuple[int, sympy.Expr]], symbols: tuple[str, ...]) -> list[_Group]:
+    """Words by the set of symbols they depend on; equal expressions are computed once."""
+    by_symbols: dict[frozenset[str], list[tuple[int, sympy.Expr]]] = {}
+    for where, expr in symbolic:
+        by_symbols.setdefault(frozenset(s.name for s in expr.free_symbols), []).append((where, expr))
+    groups = []
+    for names, entries in by_symbols.items():
+        unique = {expr: i for i, expr in enumerate(dict.fromkeys(expr for _, expr in entries))}
+        groups.append(
+            _Group(
+                symbols=names,
+                values=compile_sizes(unique, symbols),
+                where=np.array([where for where, _ in entries], dtype=np.int64),
+                which=np.array([unique[expr] for _, expr in entries], dtype=np.int64),
+            )
+        )
+    return groups
