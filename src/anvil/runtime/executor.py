@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
+
+#: Fresh memory is filled with this byte: a NaN in every float format (with a payload no operation makes), -1 in integers.
+POISON = 0xFF
 
 
 class Executor(Protocol):
@@ -39,6 +42,15 @@ class Executor(Protocol):
         ``words`` is the int64 argument block. Each row runs on ``threads`` threads with a barrier between rows;
         an executor without threads runs the parts of a row one after the other, which must give the same bits.
         """
+        ...
+
+    def prepare(self, program: np.ndarray, words: np.ndarray, *, threads: int = 1) -> Any:
+        """A handle for running the same rows many times. ``program`` and ``words`` are kept, not copied: what the
+        caller changes in ``words`` between runs is seen by the next :meth:`run_prepared`."""
+        ...
+
+    def run_prepared(self, prepared: Any, *, timeout: float | None = None) -> None:
+        """:meth:`run` of a prepared program, with as little overhead as the executor can manage."""
         ...
 
     def close(self) -> None: ...

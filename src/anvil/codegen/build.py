@@ -1,0 +1,81 @@
+"""Kernels -> objects -> one shared object per target."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from anvil.codegen import backend, cache, lowering, tools, wrapper
+from anvil.kernels.base import Kernel
+from anvil.pipelines import KERNEL_TO_LLVM
+from anvil.targets.base import Target
+
+
+@dataclass(frozen=True)
+class Object:
+    """One kernel's machine code. ``key`` hashes what it was made from: equal key, same code."""
+
+    name: str
+    object: bytes
+    key: str
+
+
+@dataclass(frozen=True)
+class Library:
+    """A self-contained shared object. ``key`` hashes its content; ``symbols`` maps kernel names to packed entries."""
+
+    data: bytes
+    key: str
+    symbols: dict[str, str]
+
+
+def compile_kernel(kernel: Kernel, target: Target) -> Object:
+    """Compile ``kernel`` for ``target``, through the cache. Raises :class:`anvil.codegen.lowering.LoweringError`."""
+    key = cache.key(
+        "object", kernel.name, repr(kernel.params), kernel.mlir, repr(target), repr(KERNEL_TO_LLVM), _toolchain()
+    )
+    return Object(kernel.name, cache.get_or_make(key, lambda: _compile(kernel, target)), key)
+
+
+def link(objects: Iterable[Object], target: Target) -> bytes:
+    """Link objects into a shared object that needs nothing from outside."""
+    inputs = {f"{index:04d}": item.object for index, item in enumerate(objects)}
+    inputs["memory"] = _memory(target.machine)
+    return tools.link_shared(inputs)
+
+
+def compile_library(kernels: Iterable[Kernel], target: Target) -> Library:
+    """Compile and link ``kernels``; the result does not depend on their order."""
+    objects = [compile_kernel(kernel, target) for kernel in sorted(kernels, key=lambda kernel: kernel.name)]
+    key = cache.key("library", target.machine, _toolchain(), *(item.key for item in objects))
+    data = cache.get_or_make(key, lambda: link(objects, target))
+    return Library(data, hashlib.sha256(data).hexdigest(), {item.name: wrapper.symbol(item.name) for item in objects})
+
+
+def optimised_module(kernel: Kernel, target: Target):  # noqa: ANN201 (llvmlite has no types)
+    """The kernel as optimised LLVM IR (an llvmlite ModuleRef), wrapper included."""
+    ir = lowering.to_llvm_ir(kernel, target) + "\n" + wrapper.packed_wrapper(kernel, target)
+    return backend.optimise(ir, target, exports=(wrapper.symbol(kernel.name),))
+
+
+def _compile(kernel: Kernel, target: Target) -> bytes:
+    return backend.emit_object(optimised_module(kernel, target), target)
+
+
+def _memory(machine: str) -> bytes:
+    source = tools.SOURCES / "memory.c"
+    key = cache.key("memory", machine, source.read_bytes(), _toolchain())
+    return cache.get_or_make(key, lambda: tools.compile_c(source, machine, ["-c", "-fPIC"]))
+
+
+@functools.cache
+def _toolchain() -> str:
+    """Everything outside a kernel that shapes its code: package versions and the sources of this package."""
+    packages = ("xtc-mlir-python-bindings", "llvmlite")
+    versions = [tools.version(), *(f"{name}={metadata.version(name)}" for name in packages)]
+    sources = sorted(Path(__file__).parent.glob("*.py"))
+    return cache.key(*versions, *(path.read_bytes() for path in sources))

@@ -1,0 +1,77 @@
+"""Content-addressed cache of compiled artifacts, shared by every process of a user.
+
+An entry is named by the hash of everything that determines it and carries a checksum of its content, so a truncated
+or overwritten entry is seen and made again. Writes are atomic renames; two writers of one key write the same bytes.
+A cache that cannot be written (read-only, disk full) costs time, never correctness: one warning, then compilation
+goes on without it.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import tempfile
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+_DIGEST = 32  # bytes of SHA-256 before an entry's content
+
+
+def directory() -> Path:
+    """``$ANVIL_CACHE``, or ``~/.cache/anvil``."""
+    configured = os.environ.get("ANVIL_CACHE")
+    return Path(configured) if configured else Path.home() / ".cache" / "anvil"
+
+
+def key(*parts: str | bytes) -> str:
+    """Hex SHA-256 over ``parts``, each preceded by its length so that no two lists collide."""
+    digest = hashlib.sha256()
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else part
+        digest.update(len(data).to_bytes(8, "little"))
+        digest.update(data)
+    return digest.hexdigest()
+
+
+def get_or_make(name: str, make: Callable[[], bytes]) -> bytes:
+    """The entry called ``name``, made and stored first when it is absent or damaged."""
+    path = directory() / name[:2] / name
+    found = _read(path)
+    if found is None:
+        found = make()
+        _write(path, found)
+    return found
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        raw = path.read_bytes()
+    except OSError:
+        return None
+    content = raw[_DIGEST:]
+    return content if hashlib.sha256(content).digest() == raw[:_DIGEST] else None
+
+
+def _write(path: Path, content: bytes) -> None:
+    temporary: str | None = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")
+        with os.fdopen(handle, "wb") as file:
+            file.write(hashlib.sha256(content).digest() + content)
+        os.replace(temporary, path)
+    except OSError as error:
+        _warn_once(str(directory()), error.strerror or str(error))
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)
+
+
+@functools.cache
+def _warn_once(where: str, why: str) -> None:
+    warnings.warn(
+        f"compile cache {where} cannot be written ({why}); compiling without it. Set ANVIL_CACHE to a writable directory.",
+        RuntimeWarning,
+        stacklevel=2,
+    )

@@ -1,0 +1,62 @@
+"""The only module that imports the MLIR bindings; everything else takes MLIR from here.
+
+Whichever wheel provides them (today ``xtc-mlir-python-bindings``, upstream MLIR 22.1), replacing it is a change of
+this file. ``context()`` is the one way to get a context, so that every module sees the same settings.
+"""
+
+from __future__ import annotations
+
+from mlir import ir
+from mlir.dialects import (
+    arith,
+    bufferization,
+    func,
+    linalg,
+    llvm,
+    math,
+    memref,
+    scf,
+    tensor,
+    transform,
+    vector,
+)
+from mlir.ir import Context, InsertionPoint, Location, MLIRError, Module
+from mlir.passmanager import PassManager
+
+VERSION = "22.1.8.4"
+
+__all__ = [
+    "VERSION",
+    "Context",
+    "InsertionPoint",
+    "Location",
+    "MLIRError",
+    "Module",
+    "PassManager",
+    "arith",
+    "bufferization",
+    "context",
+    "func",
+    "ir",
+    "linalg",
+    "llvm",
+    "math",
+    "memref",
+    "run_passes",
+    "scf",
+    "tensor",
+    "transform",
+    "vector",
+]
+
+
+def context() -> Context:
+    """A fresh context with every upstream dialect, single-threaded (kernels are small; processes run in parallel)."""
+    fresh = Context()
+    fresh.enable_multithreading(False)
+    return fresh
+
+
+def run_passes(module: Module, passes: str) -> None:
+    """Run a comma-separated list of module passes over ``module`` in place; raises :class:`MLIRError`."""
+    PassManager.parse(f"builtin.module({passes})", module.context).run(module.operation)

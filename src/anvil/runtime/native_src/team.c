@@ -1,0 +1,151 @@
+/* A persistent team of threads that runs programs of packed kernels (see anvil/kernels/base.py).
+ *
+ * Every thread walks the same rows; a kernel divides its outputs by (tid, nthreads) itself; a barrier separates rows.
+ * The threads are the caller's: thread 0 is whoever calls team_run, the others sit in team_work. Waiting spins for a
+ * bounded time, since a decode step lasts only milliseconds, then sleeps, so that a machine with more threads than
+ * cores still makes progress. Freestanding: Linux system calls only.
+ */
+
+typedef long i64;
+typedef unsigned int u32;
+
+typedef void (*kernel_fn)(const i64 *words, i64 tid, i64 nthreads);
+struct row {
+  kernel_fn kernel;
+  i64 first_word;
+};
+
+enum { MAX_THREADS = 256 };
+
+/* A worker's mailbox: `runs` counts the runs it was asked to take part in. Only those wake it. */
+struct worker {
+  _Alignas(64) u32 runs;
+  u32 asleep; /* whether it sleeps, or is about to */
+  u32 stopping;
+};
+
+/* Zero-initialised by the caller. Fields written by different threads lie on different cache lines.
+ * The job fields change only between runs: while a run lasts, every participant reads the same values. */
+struct team {
+  _Alignas(64) u32 arrived; /* threads that have reached the current barrier */
+  _Alignas(64) u32 phase;   /* counts barriers passed */
+  u32 asleep;               /* threads that sleep at the barrier, or are about to */
+  _Alignas(64) const struct row *program;
+  i64 rows;
+  const i64 *words;
+  u32 threads;
+  struct worker workers[MAX_THREADS];
+};
+
+/* One spin is about 20 ns on x86-64: a barrier sleeps after 0.1 ms, an idle worker after 0.5 ms. */
+enum { SPINS_AT_BARRIER = 4096, SPINS_WHEN_IDLE = 24576 };
+enum { FUTEX_WAIT_PRIVATE = 128, FUTEX_WAKE_PRIVATE = 129 };
+
+#if defined(__x86_64__)
+enum { SYS_futex = 202 };
+static i64 system_call(i64 number, i64 a, i64 b, i64 c, i64 d) {
+  register i64 r10 __asm__("r10") = d;
+  i64 result;
+  __asm__ volatile("syscall"
+                   : "=a"(result)
+                   : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10)
+                   : "rcx", "r11", "memory");
+  return result;
+}
+static void relax(void) { __builtin_ia32_pause(); }
+#elif defined(__aarch64__)
+enum { SYS_futex = 98 };
+static i64 system_call(i64 number, i64 a, i64 b, i64 c, i64 d) {
+  register i64 x8 __asm__("x8") = number, x0 __asm__("x0") = a, x1 __asm__("x1") = b, x2 __asm__("x2") = c;
+  register i64 x3 __asm__("x3") = d;
+  __asm__ volatile("svc 0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2), "r"(x3) : "memory");
+  return x0;
+}
+static void relax(void) { __asm__ volatile("yield"); }
+#elif defined(__riscv)
+enum { SYS_futex = 98 };
+static i64 system_call(i64 number, i64 a, i64 b, i64 c, i64 d) {
+  register i64 a7 __asm__("a7") = number, a0 __asm__("a0") = a, a1 __asm__("a1") = b, a2 __asm__("a2") = c;
+  register i64 a3 __asm__("a3") = d;
+  __asm__ volatile("ecall" : "+r"(a0) : "r"(a7), "r"(a1), "r"(a2), "r"(a3) : "memory");
+  return a0;
+}
+static void relax(void) { __asm__ volatile("" ::: "memory"); }
+#endif
+
+static u32 load(const u32 *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
+static u32 add(u32 *p, u32 n) { return __atomic_fetch_add(p, n, __ATOMIC_SEQ_CST); }
+
+/* Count `word` up and wake whoever sleeps on it. */
+static void advance(u32 *word, u32 *asleep) {
+  add(word, 1);
+  if (__atomic_load_n(asleep, __ATOMIC_SEQ_CST))
+    system_call(SYS_futex, (i64)word, FUTEX_WAKE_PRIVATE, 0x7fffffff, 0);
+}
+
+/* Wait until `word` is no longer `value`: spin a while, then sleep. */
+static void wait_while(const u32 *word, u32 value, u32 *asleep, u32 spins) {
+  while (load(word) == value && spins-- > 0) relax();
+  if (load(word) != value) return;
+  add(asleep, 1); /* sequentially consistent with advance(): either it sees us, or the wait below sees its count */
+  while (load(word) == value) system_call(SYS_futex, (i64)word, FUTEX_WAIT_PRIVATE, value, 0);
+  add(asleep, (u32)-1);
+}
+
+/* The last of `threads` threads to arrive opens the barrier for all. */
+static void barrier(struct team *team, u32 threads) {
+  u32 phase = load(&team->phase);
+  if (add(&team->arrived, 1) == threads - 1) {
+    __atomic_store_n(&team->arrived, 0, __ATOMIC_RELAXED);
+    advance(&team->phase, &team->asleep);
+  } else {
+    wait_while(&team->phase, phase, &team->asleep, SPINS_AT_BARRIER);
+  }
+}
+
+static void walk(struct team *team, u32 tid) {
+  /* Copies: after the last barrier the caller may already be preparing the next run. */
+  const struct row *program = team->program;
+  const i64 *words = team->words;
+  i64 rows = team->rows;
+  u32 threads = team->threads;
+  for (i64 i = 0; i < rows; i++) {
+    program[i].kernel(words + program[i].first_word, tid, threads);
+    if (threads > 1) barrier(team, threads);
+  }
+}
+
+/* Bytes a team takes, for the caller to allocate (64-byte aligned, zeroed). */
+i64 team_bytes(void) { return sizeof(struct team); }
+
+i64 team_max_threads(void) { return MAX_THREADS; }
+
+/* Run `rows` rows on threads 0..threads-1 of the team; returns when all have finished. Thread 0 is the caller, and
+ * workers 1..threads-1 must have entered team_work, or be about to. One run at a time. */
+void team_run(struct team *team, const struct row *program, i64 rows, const i64 *words, i64 threads) {
+  team->program = program;
+  team->rows = rows;
+  team->words = words;
+  team->threads = (u32)threads;
+  if (rows == 0) return;
+  for (i64 tid = 1; tid < threads; tid++) advance(&team->workers[tid].runs, &team->workers[tid].asleep);
+  walk(team, 0);
+}
+
+/* The life of worker `tid` (1, 2, ...); returns after team_stop. */
+void team_work(struct team *team, i64 tid) {
+  struct worker *worker = &team->workers[tid];
+  for (u32 seen = 0;; seen++) {
+    wait_while(&worker->runs, seen, &worker->asleep, SPINS_WHEN_IDLE);
+    if (load(&worker->stopping)) return;
+    walk(team, (u32)tid);
+  }
+}
+
+/* Let workers 1..threads-1 return from team_work. No run may be in progress. */
+void team_stop(struct team *team, i64 threads) {
+  for (i64 tid = 1; tid < threads; tid++) {
+    __atomic_store_n(&team->workers[tid].stopping, 1, __ATOMIC_RELEASE);
+    advance(&team->workers[tid].runs, &team->workers[tid].asleep);
+  }
+}

@@ -1,0 +1,52 @@
+"""The targets anvil generates code for. Every module in this package that holds ``TARGETS`` adds its own."""
+
+from __future__ import annotations
+
+import fnmatch
+import functools
+import importlib
+import pkgutil
+
+from anvil.errors import InputError
+from anvil.targets.base import Target
+
+__all__ = ["Target", "all_targets", "get", "select"]
+
+
+@functools.cache
+def all_targets() -> tuple[Target, ...]:
+    """Every known target, sorted by name."""
+    modules = [importlib.import_module(f"{__name__}.{info.name}") for info in pkgutil.iter_modules(__path__)]
+    found = [target for module in modules for target in getattr(module, "TARGETS", ())]
+    return tuple(sorted(found, key=lambda target: target.name))
+
+
+def get(name: str) -> Target:
+    """The target called exactly ``name``; raises :class:`InputError` listing what exists."""
+    for target in all_targets():
+        if target.name == name:
+            return target
+    raise _unknown(name)
+
+
+def select(pattern: str) -> tuple[Target, ...]:
+    """Targets named by ``pattern``: a comma-separated list of target names, ISA names or globs; ``all`` is every one.
+
+    Raises :class:`InputError` when an item of the list matches nothing.
+    """
+    chosen: set[Target] = set()
+    for item in pattern.split(","):
+        matches = {target for target in all_targets() if _matches(target, item.strip())}
+        if not matches:
+            raise _unknown(item.strip())
+        chosen |= matches
+    return tuple(sorted(chosen, key=lambda target: target.name))
+
+
+def _matches(target: Target, item: str) -> bool:
+    return item == "all" or item == target.isa or fnmatch.fnmatchcase(target.name, item)
+
+
+def _unknown(name: str) -> InputError:
+    known = ", ".join(target.name for target in all_targets())
+    return InputError(f"choosing a target: target={name!r} is unknown; expected one of: {known}, an ISA name or 'all'")

@@ -1,0 +1,19 @@
+"""AArch64 with Advanced SIMD (Armv8.2: fp16 arithmetic and dot product, as on Cortex-A76 and Neoverse N1)."""
+
+from anvil.targets.base import Target
+
+TARGETS = (
+    Target(
+        name="aarch64-neon",
+        isa="aarch64-neon",
+        triple="aarch64-unknown-linux-gnu",
+        cpu="neoverse-n1",
+        features="",
+        machine="aarch64",
+        vector_bits=128,
+        registers=32,
+        gemm_tile=(8, 3),
+        host_flags=("asimd", "asimdhp", "asimddp"),
+        emulator=("qemu-aarch64", "-cpu", "neoverse-n1"),
+    ),
+)

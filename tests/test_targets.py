@@ -1,0 +1,43 @@
+"""The target registry: one file per ISA, found without being listed anywhere."""
+
+from __future__ import annotations
+
+import pytest
+
+from anvil import targets
+from anvil.errors import InputError
+
+
+def test_every_isa_of_the_first_milestone_is_registered() -> None:
+    assert {target.isa for target in targets.all_targets()} >= {
+        "x86_64-avx2",
+        "x86_64-avx512",
+        "aarch64-neon",
+        "riscv64-rvv",
+    }
+
+
+def test_names_are_unique() -> None:
+    names = [target.name for target in targets.all_targets()]
+    assert len(names) == len(set(names))
+
+
+def test_an_isa_name_selects_all_its_cpu_models() -> None:
+    assert [target.name for target in targets.select("riscv64-rvv")] == ["riscv64-rvv-vlen128", "riscv64-rvv-vlen256"]
+
+
+def test_a_list_and_a_glob_select_their_union_once() -> None:
+    chosen = targets.select("x86_64-*, x86_64-avx2")
+    assert [target.name for target in chosen] == ["x86_64-avx2", "x86_64-avx512"]
+
+
+@pytest.mark.parametrize("look_up", [targets.get, targets.select])
+def test_an_unknown_name_is_refused_with_the_known_ones(look_up) -> None:
+    with pytest.raises(InputError, match=r"target='z80' is unknown.*aarch64-neon.*x86_64-avx2"):
+        look_up("z80")
+
+
+def test_the_gemm_tile_fits_the_register_file() -> None:
+    for target in targets.all_targets():
+        rows, vectors = target.gemm_tile
+        assert rows * vectors + vectors <= target.registers, target.name
