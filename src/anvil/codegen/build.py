@@ -56,8 +56,8 @@ def compile_library(kernels: Iterable[Kernel], target: Target) -> Library:
     return Library(data, hashlib.sha256(data).hexdigest(), {item.name: wrapper.symbol(item.name) for item in objects})
 
 
-def optimised_module(kernel: Kernel, target: Target):  # noqa: ANN201 (llvmlite has no types)
-    """The kernel as optimised LLVM IR (an llvmlite ModuleRef), wrapper included."""
+def optimised_module(kernel: Kernel, target: Target) -> backend.llvm.ModuleRef:
+    """The kernel as optimised LLVM IR, wrapper included."""
     ir = lowering.to_llvm_ir(kernel, target) + "\n" + wrapper.packed_wrapper(kernel, target)
     return backend.optimise(ir, target, exports=(wrapper.symbol(kernel.name),))
 

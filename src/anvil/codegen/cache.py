@@ -71,7 +71,8 @@ def _write(path: Path, content: bytes) -> None:
 @functools.cache
 def _warn_once(where: str, why: str) -> None:
     warnings.warn(
-        f"compile cache {where} cannot be written ({why}); compiling without it. Set ANVIL_CACHE to a writable directory.",
+        f"compile cache {where} cannot be written ({why}); compiling without it. "
+        "Set ANVIL_CACHE to a writable directory.",
         RuntimeWarning,
         stacklevel=2,
     )

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-#: Fresh memory is filled with this byte: a NaN in every float format (with a payload no operation makes), -1 in integers.
+#: Fresh memory is filled with this byte: a NaN in every float format, with a payload no operation makes; -1 in integers.
 POISON = 0xFF
 
 
