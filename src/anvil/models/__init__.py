@@ -1,0 +1,35 @@
+"""Weight sources: each module of this package with a ``SOURCE`` is one. Nothing here uses the network."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from functools import cache
+
+import torch
+
+from anvil.errors import WeightsError
+from anvil.models.base import LoadedModel, Source
+
+__all__ = ["LoadedModel", "Source", "load", "sources"]
+
+
+@cache
+def sources() -> tuple[Source, ...]:
+    """Every known source, those with a prefix first (a path could match anything)."""
+    modules = [importlib.import_module(f"{__name__}.{info.name}") for info in pkgutil.iter_modules(__path__)]
+    found = [module.SOURCE for module in modules if hasattr(module, "SOURCE")]
+    return tuple(sorted(found, key=lambda source: (":" not in source.syntax, source.kind)))
+
+
+def load(source: str, *, dtype: torch.dtype = torch.float32) -> LoadedModel:
+    """Load a causal language model in ``dtype`` from a source such as ``model.gguf`` or ``synthetic:config.json``.
+
+    Raises :class:`WeightsError`: nothing such exists, the file is damaged, a weight is missing or has another
+    shape than the configuration says.
+    """
+    for candidate in sources():
+        if candidate.matches(source):
+            return candidate.load(source, dtype)
+    known = ", ".join(candidate.syntax for candidate in sources())
+    raise WeightsError(f"loading source={source!r}: no such file or folder; expected one of: {known}")
