@@ -1,0 +1,48 @@
+# The menu of the project. `make` alone prints it.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+# VENV=/path/to/env uses an environment you built yourself; then nothing is installed.
+VENV ?= .venv
+PY := $(VENV)/bin/python
+MODEL ?= smollm2-135m
+PYTEST_ARGS ?=
+
+.PHONY: help bootstrap demo test lint format golden golden-check lock clean
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 22
+
+bootstrap: ## build .venv from the lock and install the emulators (every other target does this first)
+	@[ "$(VENV)" != .venv ] || ci/bootstrap
+
+demo: bootstrap ## compile MODEL, check it against PyTorch on every target, generate, time, write the page
+	$(VENV)/bin/assay validate --model $(MODEL) --profile demo
+
+test: bootstrap ## the whole test suite on all cores; PYTEST_ARGS="-k rms_norm" narrows it
+	$(PY) -m pytest -n auto $(PYTEST_ARGS)
+
+lint: bootstrap ## format, lint, types, import contracts, module sizes, self-containedness
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/lint-imports --no-cache
+	$(PY) ci/size_report.py
+	$(PY) ci/self_contained.py
+	$(VENV)/bin/pyright --pythonpath $(PY)
+
+format: bootstrap ## rewrite the sources as `make lint` wants them
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+golden: bootstrap ## recompute the stored goldens; fails if a number moved
+	$(PY) golden/regenerate.py
+
+golden-check: bootstrap ## the same comparison, writing nothing
+	$(PY) golden/regenerate.py --check
+
+lock: bootstrap ## rebuild requirements.lock from pyproject.toml
+	$(PY) ci/lock.py
+
+clean: ## remove the environment and everything that was generated
+	rm -rf $(VENV) .venv.lock runs .pytest_cache .hypothesis .ruff_cache
