@@ -9,7 +9,7 @@ from torch.utils._sympy.functions import CeilDiv, FloorDiv, Mod
 
 from anvil.errors import InputError
 from anvil.kernels.base import Kernel, Param
-from anvil.runtime.binding import Binding, compile_sizes
+from anvil.runtime.binding import Binding, compile_sizes, concrete
 from anvil.runtime.plan import Buffer, Plan, Row, Scalar, View
 
 M, K = sympy.symbols("M K", integer=True, positive=True)
@@ -66,12 +66,12 @@ def test_binding_rewrites_only_words_that_depend_on_a_changed_size():
     assert binding.words.tolist() == [*x, *y, -1, 18, -1, -1, -1, -1, -1]
 
 
-def test_shapes_bytes_and_outputs_are_concrete():
+def test_shapes_bytes_and_views_are_concrete():
     binding = Binding(small_plan())
     values = {"M": 5, "K": 3}
     assert binding.shapes(values) == {"x": (5, 3), "y": (3, 5), "n": (1,)}
     assert binding.nbytes(values) == {"x": 60, "y": 60, "n": 8}
-    assert binding.outputs(values) == [(0, (5, 3), (1, 5)), (0, (1,), (1,))]
+    assert concrete(View("x", M + 1, (M, 2), (K, 1)), values) == (6, (5, 2), (3, 1))
 
 
 def test_missing_size_is_named():

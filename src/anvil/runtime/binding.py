@@ -47,6 +47,13 @@ def _by_name(expr: Size) -> Size:
     return expr.xreplace({s: sympy.Symbol(s.name) for s in expr.free_symbols})
 
 
+def concrete(view: View, values: Mapping[str, int]) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+    """Offset, sizes and strides of a view, in elements, for the given sizes."""
+    flat = compile_sizes((view.offset, *view.sizes, *view.strides), tuple(values))(*values.values())
+    rank = len(view.sizes)
+    return flat[0], tuple(flat[1 : rank + 1]), tuple(flat[rank + 1 :])
+
+
 @dataclass(frozen=True)
 class _Group:
     """Words that depend on the same set of symbols: ``words[where] = values(...)[which]``."""
@@ -60,13 +67,14 @@ class _Group:
 class Binding:
     """The words of a plan. Sizes and addresses can be set again and again; only what depends on them is rewritten.
 
-    ``words`` is the int64 argument block an executor reads (layout in :mod:`anvil.kernels.base`) and ``first_word``
-    the index of each row's first word.
+    ``words`` is the int64 argument block an executor reads (layout in :mod:`anvil.kernels.base`), ``first_word`` the
+    index of each row's first word, ``values`` and ``addresses`` what was set last.
     """
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.values: dict[str, int] = {}
+        self.addresses: dict[str, int] = {}
         words, symbolic, pointers = _flatten(plan)
         self.words = np.array(words[0], dtype=np.int64)
         self.first_word = np.array(words[1], dtype=np.int64)
@@ -75,8 +83,6 @@ class Binding:
         self._shapes = list(plan.buffers)
         flat = [d for name in self._shapes for d in plan.buffers[name].shape]
         self._dims = compile_sizes(flat, plan.symbols)
-        flat_outputs = [d for view in plan.outputs for d in (view.offset, *view.sizes, *view.strides)]
-        self._outputs = compile_sizes(flat_outputs, plan.symbols)
 
     def bind(self, values: Mapping[str, int]) -> None:
         """Set the run-time sizes. Raises :class:`InputError` when one is missing."""
@@ -92,6 +98,7 @@ class Binding:
 
     def place(self, addresses: Mapping[str, int]) -> None:
         """Set the base addresses of the named buffers; names that no row uses are ignored."""
+        self.addresses.update(addresses)
         for name, address in addresses.items():
             where = self._pointers.get(name)
             if where is not None:
@@ -106,16 +113,6 @@ class Binding:
         """Bytes of every buffer for the given sizes."""
         shapes = self.shapes(values)
         return {n: int(np.prod(s, dtype=np.int64)) * itemsize(self.plan.buffers[n].dtype) for n, s in shapes.items()}
-
-    def outputs(self, values: Mapping[str, int]) -> list[tuple[int, tuple[int, ...], tuple[int, ...]]]:
-        """Offset, sizes and strides (in elements) of every output for the given sizes."""
-        flat = iter(self._outputs(*(values[s] for s in self.plan.symbols)))
-        views: list[tuple[int, tuple[int, ...], tuple[int, ...]]] = []
-        for view in self.plan.outputs:
-            offset = next(flat)
-            sizes = tuple(next(flat) for _ in view.sizes)
-            views.append((offset, sizes, tuple(next(flat) for _ in view.strides)))
-        return views
 
     def program(self, functions: Mapping[str, int]) -> np.ndarray:
         """int64 [rows, 2]: address of each row's packed function and the index of its first word."""

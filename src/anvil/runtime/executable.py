@@ -1,0 +1,146 @@
+"""A plan that runs: bound to sizes, its buffers placed in an executor's memory, row by row if need be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import torch
+
+from anvil.errors import InputError
+from anvil.runtime.arena import Arena, lifetimes, place
+from anvil.runtime.binding import Binding
+from anvil.runtime.memory import Memory
+from anvil.runtime.plan import Buffer, Plan, View
+from anvil.runtime.run import Run
+
+ARENA = "arena"  # the block all plans of one memory share for their temporaries
+
+#: Turns a parameter into what lies in memory for a weight buffer (its packing).
+Pack = Callable[[Buffer, torch.Tensor], torch.Tensor]
+
+
+class Executable:
+    """Runs one plan.
+
+    ``params`` holds the weights by parameter name; they are packed and uploaded at first use, once per memory.
+    Weights absent from ``params`` are arguments of every run. With ``guard`` every buffer of a run is fresh memory
+    between unreadable pages, poisoned, and freed afterwards; otherwise temporaries share an arena and, in this
+    process, inputs are read where they lie.
+
+    ``arena`` says where the temporaries lie for the largest sizes placed so far; ``program`` holds the rows to run
+    (int64 [rows, 2]) after :meth:`place_shared`.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        memory: Memory,
+        *,
+        pack: Pack,
+        params: Mapping[str, torch.Tensor] | None = None,
+        guard: bool = False,
+    ) -> None:
+        self.plan = plan
+        self.memory = memory
+        self.binding = Binding(plan)
+        self.pack = pack
+        self._params = params or {}
+        self.guard = guard
+        self._kernels = sorted({row.kernel for row in plan.rows})
+        self._alive = lifetimes(plan)
+        self.arena = Arena({}, 0, 0)
+        self._arena_sizes: dict[str, int] = {}
+        self._placed_version = -1
+        self.program = np.empty((0, 2), np.int64)
+
+    def run(
+        self,
+        values: Mapping[str, int],
+        arguments: Mapping[str, torch.Tensor],
+        *,
+        threads: int = 1,
+        timeout: float | None = None,
+    ) -> list[torch.Tensor]:
+        """Outputs for ``arguments`` (inputs and run-time weights by buffer or parameter name, any strides).
+
+        Raises :class:`KernelError` naming the row and graph node that crashed or hung.
+        """
+        with Run(self, values, arguments) as run:
+            run.rows(0, len(self.plan.rows), threads, timeout)
+            return [run.read(view) for view in self.plan.outputs]
+
+    def trace(
+        self,
+        values: Mapping[str, int],
+        arguments: Mapping[str, torch.Tensor],
+        nodes: Sequence[str],
+        *,
+        threads: int = 1,
+        timeout: float | None = None,
+    ) -> dict[str, torch.Tensor]:
+        """The values of the named graph nodes, read as soon as they are complete.
+
+        Raises :class:`InputError` for a node that has no value in the plan (for instance one that was fused away).
+        """
+        unknown = [node for node in nodes if node not in self.plan.values]
+        if unknown:
+            raise InputError(
+                f"tracing plan={self.plan.name}: nodes {unknown} have no value of their own; "
+                f"there are {len(self.plan.values)}, for example {sorted(self.plan.values)[:8]}"
+            )
+        complete = {node: self.completed_by(node) for node in nodes}
+        found: dict[str, torch.Tensor] = {}
+        with Run(self, values, arguments) as run:
+            done = 0
+            for node in sorted(nodes, key=lambda name: complete[name]):
+                run.rows(done, complete[node], threads, timeout)
+                done = max(done, complete[node])
+                found[node] = run.read(self.plan.values[node])
+        return {node: found[node] for node in nodes}
+
+    def completed_by(self, node: str) -> int:
+        """How many rows must have run before the value of ``node`` can be read."""
+        own = [index for index, row in enumerate(self.plan.rows) if row.node == node]
+        if own:
+            return own[-1] + 1
+        buffer = self.plan.values[node].buffer
+        writers = [index for index, row in enumerate(self.plan.rows) if buffer in self._written(index)]
+        if not writers:
+            return 0  # a view of an input or a weight
+        producer = self.plan.rows[writers[0]].node
+        return max(index for index in writers if self.plan.rows[index].node == producer) + 1
+
+    def _written(self, index: int) -> set[str]:
+        row = self.plan.rows[index]
+        params = self.plan.kernels[row.kernel].params
+        pairs = zip(params, row.args, strict=True)
+        return {arg.buffer for param, arg in pairs if param.kind in ("out", "inout") and isinstance(arg, View)}
+
+    def place_shared(self, values: Mapping[str, int]) -> None:
+        """Set the addresses of everything that stays: functions, weights in ``params``, and the arena."""
+        nbytes = self.binding.nbytes(values)
+        if not self.guard:
+            self._place_arena(nbytes)
+        if self._placed_version == self.memory.version:
+            return
+        self.program = self.binding.program(self.memory.functions(self._kernels))
+        self.binding.place({name: self._constant(name) for name in self.constants()})
+        self._placed_version = self.memory.version
+
+    def constants(self) -> list[str]:
+        """Weight buffers whose contents are known before a run."""
+        return [name for name, param in self.plan.weights.items() if param in self._params]
+
+    def _constant(self, name: str) -> int:
+        buffer, param = self.plan.buffers[name], self.plan.weights[name]
+        return self.memory.constant(f"{param}|{buffer.layout}", lambda: self.pack(buffer, self._params[param]))
+
+    def _place_arena(self, nbytes: Mapping[str, int]) -> None:
+        """Plan the arena again only when a temporary outgrows its place."""
+        sizes = {life.name: nbytes[life.name] for life in self._alive}
+        if any(size > self._arena_sizes.get(name, -1) for name, size in sizes.items()):
+            self._arena_sizes = {name: max(size, self._arena_sizes.get(name, 0)) for name, size in sizes.items()}
+            self.arena = place(self._alive, [self._arena_sizes[life.name] for life in self._alive])
+        base = self.memory.block(ARENA, max(self.arena.nbytes, 1))
+        self.binding.place({name: base + offset for name, offset in self.arena.offsets.items()})

@@ -1,0 +1,76 @@
+"""An executable held ready to run again and again on the same memory: one step of the token loop."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from anvil.errors import KernelError
+from anvil.runtime.executable import Executable
+from anvil.runtime.run import located
+
+_NUMPY = {"f32": np.dtype("f4"), "f64": np.dtype("f8"), "i64": np.dtype("i8"), "i32": np.dtype("i4")}
+
+
+class Step:
+    """Inputs and outputs are numpy arrays that stay the same while the sizes do; a call allocates nothing.
+
+    In this process the arrays are the kernels' own memory. Elsewhere they are mirrors, written before a run and
+    read after it. ``caches`` maps the plan's cache buffers to keys of memory blocks that outlive the step.
+    """
+
+    def __init__(self, executable: Executable, values: Mapping[str, int], *, threads: int) -> None:
+        self._of = executable
+        self._memory = executable.memory
+        self._threads = threads
+        self.inputs: dict[str, np.ndarray] = {}
+        self.outputs: dict[str, np.ndarray] = {}
+        self.bind(values)
+
+    def bind(self, values: Mapping[str, int], *, threads: int | None = None) -> None:
+        """Set the sizes and, if given, the thread count; arrays handed out before are void."""
+        self._values = dict(values)
+        self._threads = threads or self._threads
+        owner, memory = self._of, self._memory
+        owner.place_shared(values)
+        shapes, nbytes = owner.binding.shapes(values), owner.binding.nbytes(values)
+        for name, buffer in owner.plan.buffers.items():
+            if buffer.role in ("input", "output"):
+                address = memory.block(f"{owner.plan.name}.{name}", max(nbytes[name], 1))
+                arrays = self.inputs if buffer.role == "input" else self.outputs
+                arrays[name] = self._array(address, shapes[name], buffer.dtype)
+                owner.binding.place({name: address})
+            elif buffer.role == "cache":
+                owner.binding.place({name: memory.block(f"cache.{name}", nbytes[name])})
+        owner.place_shared(values)
+        owner.binding.bind(values)
+        self._version = memory.version
+        self._prepared = memory.executor.prepare(owner.program, owner.binding.words, threads=self._threads)
+
+    def _array(self, address: int, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+        if self._memory.in_process:
+            return self._memory.executor.array(address, shape, _NUMPY[dtype])
+        return np.zeros(shape, _NUMPY[dtype])
+
+    def __call__(self) -> None:
+        """Run once on what ``inputs`` hold; ``outputs`` hold the result. Raises :class:`KernelError`."""
+        if self._version != self._memory.version:
+            raise KernelError(f"running plan={self._of.plan.name}: its memory has moved; bind the step again")
+        if self._memory.in_process:
+            self._memory.executor.run_prepared(self._prepared)
+            return
+        self._remote()
+
+    def _remote(self) -> None:
+        memory, addresses = self._memory, self._of.binding.addresses
+        for name, array in self.inputs.items():
+            memory.executor.write(addresses[name], memoryview(array).cast("B"))
+        try:
+            memory.executor.run_prepared(self._prepared)
+        except KernelError as error:
+            memory.forget()
+            raise located(self._of.plan, error, 0) from error
+        for name, array in self.outputs.items():
+            raw = memory.executor.read(addresses[name], array.nbytes)
+            array[...] = np.frombuffer(raw, array.dtype).reshape(array.shape)
