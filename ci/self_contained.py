@@ -20,7 +20,7 @@ FORBIDDEN = (
     ("registry host", re.compile(r"\b(pypi|pythonhosted|npmjs|crates|anaconda|download\.pytorch)\.(org|com|io)\b")),
     ("Debian mirror", re.compile(r"\b(deb|security|archive|ports)\.(debian|ubuntu)\.(org|com)\b")),
     ("index option", re.compile(r"--(extra-)?index-url[= ]|--trusted-host[= ]|--find-links[= ]")),
-    ("path of one machine", re.compile(r"(?<![\w.~])/(work|root|mnt|workspace)/\w|(?<![\w.~])/home/(?!USER)\w")),
+    ("path of one machine", re.compile(r"(?<![\w.~])/(work|root|mnt|workspace)/[\w.]|(?<![\w.~])/home/(?!USER)\w")),
 )
 
 
