@@ -37,3 +37,60 @@ func.func @fma_f32(%x: {_VECTOR}, %y: {_VECTOR}, %a: f32, %b: f32, %tid: index, 
 }}""",
     edges=(("N", 16),),
 )
+
+_BYTES = "memref<?xi8, strided<[1], offset: ?>>"
+
+#: Writes y[at] = 1 without a look at y's size; y has one element that is always in bounds: the caller chooses `at`.
+POKE = Kernel(
+    name="poke_i8",
+    params=(Param("y", "out", "i8", 1), Param("at", "scalar", "index", -1)),
+    mlir=f"""
+func.func @poke_i8(%y: {_BYTES}, %at: index, %tid: index, %nthreads: index) {{
+  %one = arith.constant 1 : i8
+  memref.store %one, %y[%at] : {_BYTES}
+  return
+}}""",
+)
+
+#: Spins until y[0] becomes zero, which nobody will make it.
+HANG = Kernel(
+    name="hang_i8",
+    params=(Param("y", "inout", "i8", 1),),
+    mlir=f"""
+func.func @hang_i8(%y: {_BYTES}, %tid: index, %nthreads: index) {{
+  %c0 = arith.constant 0 : index
+  %zero = arith.constant 0 : i8
+  scf.while : () -> () {{
+    %v = memref.load %y[%c0] : {_BYTES}
+    %w = arith.addi %v, %v : i8
+    memref.store %v, %y[%c0] : {_BYTES}
+    %go = arith.cmpi ne, %v, %zero : i8
+    scf.condition(%go)
+  }} do {{
+    scf.yield
+  }}
+  return
+}}""",
+)
+
+#: y[0] = the dot product of four bytes each, by an instruction that only some CPUs have.
+DOT = Kernel(
+    name="dot_i8",
+    params=(Param("x", "in", "i8", 1), Param("y", "out", "i32", 1)),
+    mlir=f"""
+func.func @dot_i8(%x: {_BYTES}, %y: memref<?xi32, strided<[1], offset: ?>>, %tid: index, %nthreads: index) {{
+  %c0 = arith.constant 0 : index
+  %c1 = arith.constant 1 : index
+  %n = memref.dim %x, %c0 : {_BYTES}
+  %zero = arith.constant 0 : i32
+  %sum = scf.for %i = %c0 to %n step %c1 iter_args(%acc = %zero) -> i32 {{
+    %v = memref.load %x[%i] : {_BYTES}
+    %w = arith.extsi %v : i8 to i32
+    %sq = arith.muli %w, %w : i32
+    %next = arith.addi %acc, %sq : i32
+    scf.yield %next : i32
+  }}
+  memref.store %sum, %y[%c0] : memref<?xi32, strided<[1], offset: ?>>
+  return
+}}""",
+)

@@ -32,6 +32,15 @@ class ToolMissingError(AnvilError):
 
 
 class KernelError(AnvilError):
-    """A compiled kernel crashed, met an illegal instruction, or did not return in time."""
+    """A compiled kernel crashed, met an illegal instruction, or did not return in time.
+
+    ``signal`` is the signal's name ("SIGSEGV", "SIGILL", "SIGALRM" for a hang...) and ``row`` the row of the program
+    it was in; None where the machine could not tell.
+    """
 
     exit_code = 6
+
+    def __init__(self, message: str, *, signal: str | None = None, row: int | None = None) -> None:
+        super().__init__(message)
+        self.signal = signal
+        self.row = row

@@ -44,7 +44,7 @@ def compile_kernel(kernel: Kernel, target: Target) -> Object:
 def link(objects: Iterable[Object], target: Target) -> bytes:
     """Link objects into a shared object that needs nothing from outside."""
     inputs = {f"{index:04d}": item.object for index, item in enumerate(objects)}
-    inputs["memory"] = _memory(target.machine)
+    inputs["memory"] = tools.compile_c("memory.c", target.machine, *tools.OBJECT)
     return tools.link_shared(inputs)
 
 
@@ -64,12 +64,6 @@ def optimised_module(kernel: Kernel, target: Target) -> backend.llvm.ModuleRef:
 
 def _compile(kernel: Kernel, target: Target) -> bytes:
     return backend.emit_object(optimised_module(kernel, target), target)
-
-
-def _memory(machine: str) -> bytes:
-    source = tools.SOURCES / "memory.c"
-    key = cache.key("memory", machine, source.read_bytes(), _toolchain())
-    return cache.get_or_make(key, lambda: tools.compile_c(source, machine, ["-c", "-fPIC"]))
 
 
 @functools.cache

@@ -14,7 +14,17 @@ from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 
+from anvil.codegen import cache
 from anvil.errors import ToolMissingError
+
+OBJECT = ("-c", "-fPIC")
+SHARED = ("-shared", "-fPIC")
+STATIC = ("-static", "-fno-pic", "-no-pie", "-Wl,-e,_start")
+
+_C_OPTIONS = (
+    *("-std=c11", "-O2", "-g0", "-ffreestanding", "-fno-builtin", "-nostdlib"),
+    *("-fno-stack-protector", "-fno-sanitize=all", "-Wall", "-Wextra", "-Werror"),
+)
 
 SOURCES = Path(__file__).resolve().parent.parent / "runtime" / "native_src"
 
@@ -52,15 +62,23 @@ def link_shared(objects: Mapping[str, bytes]) -> bytes:
         return out.read_bytes()
 
 
-def compile_c(source: Path, machine: str, options: Sequence[str]) -> bytes:
-    """Compile one freestanding C file for ``machine``; ``options`` choose object, shared or static output."""
-    base = ["-target", f"{machine}-linux-musl", "-std=c11", "-O2", "-g0", "-ffreestanding", "-fno-builtin"]
-    base += ["-nostdlib", "-fno-stack-protector", "-fno-sanitize=all", "-Wall", "-Wextra", "-Werror"]
+def compile_c(source: str, machine: str, *options: str) -> bytes:
+    """Compile one freestanding C file of ``runtime/native_src`` for ``machine``, through the cache.
+
+    ``options`` choose what comes out: :data:`OBJECT`, :data:`SHARED` or :data:`STATIC`. Takes about 0.1 s.
+    """
+    path = SOURCES / source
+    headers = [header.read_bytes() for header in sorted(SOURCES.glob("*.h"))]
+    key = cache.key("c", machine, version(), *_C_OPTIONS, *options, path.read_bytes(), *headers)
+    return cache.get_or_make(key, lambda: _compile_c(path, machine, options))
+
+
+def _compile_c(path: Path, machine: str, options: Sequence[str]) -> bytes:
     with tempfile.TemporaryDirectory(prefix="anvil-cc-") as scratch:
         out = Path(scratch, "out")
-        cache = {"ZIG_GLOBAL_CACHE_DIR": scratch, "ZIG_LOCAL_CACHE_DIR": scratch}
-        command = [zig(), "cc", *base, *options, "-o", str(out), str(source)]
-        _run(command, f"compiling {source.name} for {machine}", env=cache)
+        zig_cache = {"ZIG_GLOBAL_CACHE_DIR": scratch, "ZIG_LOCAL_CACHE_DIR": scratch}
+        command = [zig(), "cc", "-target", f"{machine}-linux-musl", *_C_OPTIONS, *options, "-o", str(out), str(path)]
+        _run(command, f"compiling {path.name} for {machine}", env=zig_cache)
         return out.read_bytes()
 
 

@@ -2,37 +2,47 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
-#: Fresh memory is filled with this byte: a NaN in every float format, with a payload no operation makes; -1 in integers.
+#: Fresh memory is filled with this byte: in every float format a NaN that no operation makes, in integers -1.
 POISON = 0xFF
 
 
 class Executor(Protocol):
     """A machine with memory. Addresses are the executor's own; only it may interpret them.
 
-    Raises :class:`anvil.errors.KernelError` when a kernel crashes (signal, row) or exceeds ``timeout`` seconds;
-    the executor then restarts itself and every address handed out before is invalid.
+    Raises :class:`anvil.errors.KernelError` when a kernel crashes (signal, row) or exceeds ``timeout`` seconds; the
+    executor then restarts itself at the next request. Memory handed out before is gone and ``generation`` has counted
+    up; libraries and symbols stay valid, and freeing a lost address does nothing.
     """
+
+    description: str
+    generation: int
 
     def load(self, library: bytes) -> int:
         """Load a shared object; return its handle."""
         ...
 
     def symbol(self, library: int, name: str) -> int:
-        """Address of ``name``."""
+        """Address of ``name``; raises :class:`anvil.errors.InputError` when the library has no such symbol."""
         ...
 
     def alloc(self, nbytes: int, *, align: int = 64, guard: bool = False) -> int:
-        """Address of new memory, filled with poison. With ``guard`` it ends at an unreadable page (modulo align)
-        and begins after one."""
+        """Address of new memory, filled with :data:`POISON`.
+
+        With ``guard`` it ends at an unreadable page (modulo ``align``: ask for the element size to have no gap), and
+        another unreadable page lies before its first page.
+        """
         ...
 
     def free(self, address: int) -> None: ...
 
-    def write(self, address: int, data: memoryview | bytes, *, readonly: bool = False) -> None: ...
+    def write(self, address: int, data: memoryview | bytes, *, readonly: bool = False) -> None:
+        """Copy ``data`` to ``address``; with ``readonly`` kernels can then no longer write to that block."""
+        ...
 
     def read(self, address: int, nbytes: int) -> bytes: ...
 
@@ -42,6 +52,19 @@ class Executor(Protocol):
         ``words`` is the int64 argument block. Each row runs on ``threads`` threads with a barrier between rows;
         an executor without threads runs the parts of a row one after the other, which must give the same bits.
         """
+        ...
+
+    def run_and_read(
+        self,
+        program: np.ndarray,
+        words: np.ndarray,
+        reads: Sequence[tuple[int, int]],
+        *,
+        threads: int = 1,
+        timeout: float | None = None,
+    ) -> list[bytes]:
+        """:meth:`run`, then :meth:`read` each (address, bytes) of ``reads``. On a remote executor all requests since
+        the last answer (alloc, write, free) and these travel together: one round trip."""
         ...
 
     def prepare(self, program: np.ndarray, words: np.ndarray, *, threads: int = 1) -> Any:

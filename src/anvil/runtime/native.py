@@ -8,11 +8,12 @@ import functools
 import mmap
 import os
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from anvil.codegen import cache, tools
+from anvil.codegen import tools
 from anvil.errors import InputError
 from anvil.runtime.executor import POISON
 
@@ -35,15 +36,7 @@ def _libc() -> ctypes.CDLL:
 @functools.cache
 def _team_library() -> ctypes.CDLL:
     """The thread team (native_src/team.c), compiled for this machine and loaded once."""
-    machine = os.uname().machine
-    source = tools.SOURCES / "team.c"
-    library = _dlopen(
-        cache.get_or_make(
-            cache.key("team", machine, source.read_bytes(), tools.version()),
-            lambda: tools.compile_c(source, machine, ["-shared", "-fPIC"]),
-        ),
-        "anvil-team",
-    )
+    library = _dlopen(tools.compile_c("team.c", os.uname().machine, *tools.SHARED), "anvil-team")
     address, count = ctypes.c_void_p, ctypes.c_int64
     library.team_bytes.restype = library.team_max_threads.restype = count
     library.team_run.argtypes = [address, address, count, address, count]
@@ -74,8 +67,12 @@ class Prepared:
 class NativeExecutor:
     """Implements :class:`anvil.runtime.executor.Executor` by dlopen and a persistent team of threads.
 
-    Threads are started when first asked for and stay until :meth:`close`. ``timeout`` is not supported here.
+    Threads are started when first asked for and stay until :meth:`close`. A run that does not return cannot be
+    stopped from inside its own process, so ``timeout`` is ignored here.
     """
+
+    description = "in-process"
+    generation = 0
 
     def __init__(self) -> None:
         self._team_functions = _team_library()
@@ -137,6 +134,18 @@ class NativeExecutor:
 
     def run(self, program: np.ndarray, words: np.ndarray, *, threads: int = 1, timeout: float | None = None) -> None:
         self.run_prepared(self.prepare(program, words, threads=threads), timeout=timeout)
+
+    def run_and_read(
+        self,
+        program: np.ndarray,
+        words: np.ndarray,
+        reads: Sequence[tuple[int, int]],
+        *,
+        threads: int = 1,
+        timeout: float | None = None,
+    ) -> list[bytes]:
+        self.run(program, words, threads=threads)
+        return [self.read(address, nbytes) for address, nbytes in reads]
 
     def prepare(self, program: np.ndarray, words: np.ndarray, *, threads: int = 1) -> Prepared:
         for name, array in (("program", program), ("words", words)):

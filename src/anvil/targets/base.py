@@ -25,6 +25,7 @@ class Target:
     gemm_tile: tuple[int, int]
     host_flags: tuple[str, ...] = ()  # /proc/cpuinfo flags the host needs to run this in process
     emulator: tuple[str, ...] = ()
+    bochs: str = ""  # CPU model of the Bochs emulator that runs it, where there is one
     attributes: tuple[tuple[str, str], ...] = ()  # LLVM function attributes
 
     def lanes(self, bits: int = 32) -> int:

@@ -26,6 +26,7 @@ TARGETS = (
             "avx512_vnni",
             "avx512_bf16",
         ),
+        bochs="sapphire_rapids",
         attributes=(("prefer-vector-width", "512"),),
     ),
 )

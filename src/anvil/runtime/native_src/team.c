@@ -6,8 +6,7 @@
  * cores still makes progress. Freestanding: Linux system calls only.
  */
 
-typedef long i64;
-typedef unsigned int u32;
+#include "linux.h"
 
 typedef void (*kernel_fn)(const i64 *words, i64 tid, i64 nthreads);
 struct row {
@@ -41,38 +40,6 @@ struct team {
 enum { SPINS_AT_BARRIER = 4096, SPINS_WHEN_IDLE = 24576 };
 enum { FUTEX_WAIT_PRIVATE = 128, FUTEX_WAKE_PRIVATE = 129 };
 
-#if defined(__x86_64__)
-enum { SYS_futex = 202 };
-static i64 system_call(i64 number, i64 a, i64 b, i64 c, i64 d) {
-  register i64 r10 __asm__("r10") = d;
-  i64 result;
-  __asm__ volatile("syscall"
-                   : "=a"(result)
-                   : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10)
-                   : "rcx", "r11", "memory");
-  return result;
-}
-static void relax(void) { __builtin_ia32_pause(); }
-#elif defined(__aarch64__)
-enum { SYS_futex = 98 };
-static i64 system_call(i64 number, i64 a, i64 b, i64 c, i64 d) {
-  register i64 x8 __asm__("x8") = number, x0 __asm__("x0") = a, x1 __asm__("x1") = b, x2 __asm__("x2") = c;
-  register i64 x3 __asm__("x3") = d;
-  __asm__ volatile("svc 0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2), "r"(x3) : "memory");
-  return x0;
-}
-static void relax(void) { __asm__ volatile("yield"); }
-#elif defined(__riscv)
-enum { SYS_futex = 98 };
-static i64 system_call(i64 number, i64 a, i64 b, i64 c, i64 d) {
-  register i64 a7 __asm__("a7") = number, a0 __asm__("a0") = a, a1 __asm__("a1") = b, a2 __asm__("a2") = c;
-  register i64 a3 __asm__("a3") = d;
-  __asm__ volatile("ecall" : "+r"(a0) : "r"(a7), "r"(a1), "r"(a2), "r"(a3) : "memory");
-  return a0;
-}
-static void relax(void) { __asm__ volatile("" ::: "memory"); }
-#endif
-
 static u32 load(const u32 *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
 static u32 add(u32 *p, u32 n) { return __atomic_fetch_add(p, n, __ATOMIC_SEQ_CST); }
 
@@ -80,7 +47,7 @@ static u32 add(u32 *p, u32 n) { return __atomic_fetch_add(p, n, __ATOMIC_SEQ_CST
 static void advance(u32 *word, u32 *asleep) {
   add(word, 1);
   if (__atomic_load_n(asleep, __ATOMIC_SEQ_CST))
-    system_call(SYS_futex, (i64)word, FUTEX_WAKE_PRIVATE, 0x7fffffff, 0);
+    system_call(SYS_futex, (i64)word, FUTEX_WAKE_PRIVATE, 0x7fffffff, 0, 0, 0);
 }
 
 /* Wait until `word` is no longer `value`: spin a while, then sleep. */
@@ -88,7 +55,7 @@ static void wait_while(const u32 *word, u32 value, u32 *asleep, u32 spins) {
   while (load(word) == value && spins-- > 0) relax();
   if (load(word) != value) return;
   add(asleep, 1); /* sequentially consistent with advance(): either it sees us, or the wait below sees its count */
-  while (load(word) == value) system_call(SYS_futex, (i64)word, FUTEX_WAIT_PRIVATE, value, 0);
+  while (load(word) == value) system_call(SYS_futex, (i64)word, FUTEX_WAIT_PRIVATE, value, 0, 0, 0);
   add(asleep, (u32)-1);
 }
 
