@@ -1,0 +1,44 @@
+"""Elementary functions as MLIR builders: our own arithmetic, so that every target returns the same bits.
+
+Each module here holds ``FUNCTIONS``, a dict from a function's name to its builder on f32 scalars or vectors of any
+shape. All are within 2 ulp of the exact value over the whole of f32 (measured: ``tests/test_kernels_mathlib.py``),
+denormal results included, and IEEE-correct at ±0, ±Inf and NaN. No library function is called: only add, multiply,
+``math.fma``, divide, square root, integer operations and selects, none of which a target may round differently.
+
+The polynomials are minimax fits made for this project (linear programming over Chebyshev points, coefficients
+rounded to f32 one by one and the rest refitted); each module states the fit's relative error in u = 2^-24.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import pkgutil
+from collections.abc import Callable
+
+from anvil.errors import UnsupportedError
+from anvil.kernels.dsl import Val, cast
+from anvil.mlir import ir
+
+__all__ = ["emit", "functions"]
+
+
+@functools.cache
+def functions() -> dict[str, Callable[[Val], Val]]:
+    """Every elementary function by name."""
+    modules = [importlib.import_module(f"{__name__}.{info.name}") for info in pkgutil.iter_modules(__path__)]
+    found = [item for module in modules for item in getattr(module, "FUNCTIONS", {}).items()]
+    return dict(sorted(found))
+
+
+def emit(name: str, value: ir.Value) -> ir.Value:
+    """Build ``name`` of ``value`` at the current insertion point.
+
+    ``value`` is an f32 scalar or vector; f16 and bf16 are computed in f32 and rounded once.
+    Raises :class:`UnsupportedError` for an unknown name.
+    """
+    if name not in functions():
+        raise UnsupportedError(f"emitting a math function: name={name!r} is unknown; expected one of {list(functions())}")
+    operand = Val(value)
+    element = str(operand.element)
+    return cast(functions()[name](cast(operand, "f32")), element).ssa

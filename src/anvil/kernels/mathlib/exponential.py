@@ -1,0 +1,62 @@
+"""exp, and what is built on it: sigmoid, silu, tanh."""
+
+from __future__ import annotations
+
+from anvil.kernels.dsl import Val, const, fma, greater, lesser, magnitude, select, with_sign
+from anvil.kernels.mathlib.polynomial import horner
+
+# (e^r - 1 - r) / r^2 on |r| <= ln(2)/2; error of e^r 0.05 u
+_EXP = (0.49999994, 0.16666521, 0.04166828, 0.008368694, 0.0013819608)
+# (tanh(x) - x) / x^3 in powers of x^2 on |x| <= 0.63; error of tanh 0.08 u
+_TANH = (-0.33333278, 0.13331321, -0.05372913, 0.02060324, -0.0056636217)
+_LOG2_E = 1.44269504
+_LN2_HIGH, _LN2_LOW = 0.693147182, -1.90465421e-9
+_ROUND = 12582912.0  # 1.5 * 2^23: adding it rounds to an integer, held in the low bits
+_EXP_MIN, _EXP_MAX = -104.0, 89.0  # beyond these e^x rounds to 0 and to infinity
+
+
+def exp(x: Val) -> Val:
+    """e^x = 2^n e^r with r = x - n ln 2.
+
+    What rounding 1 + r loses is added back with the polynomial (error 0.55 ulp), and the power of two is applied in
+    two halves, so that denormal results round once.
+    """
+    bounded = greater(const(_EXP_MIN, x.type), lesser(const(_EXP_MAX, x.type), x))
+    shifted = fma(bounded, const(_LOG2_E, x.type), const(_ROUND, x.type))
+    n = shifted - _ROUND
+    r_high = fma(n, const(-_LN2_HIGH, x.type), bounded)  # exact
+    r_low = n * -_LN2_LOW
+    r = r_high + r_low
+    one_plus = r_high + 1.0
+    lost = r_high - (one_plus - 1.0)
+    mantissa = one_plus + (lost + fma(r * r, horner(r, _EXP), r_low))
+    power = shifted.bits("i32") - const(_ROUND, x.type).bits("i32")
+    half = power >> 1
+    return mantissa * _power_of_two(half) * _power_of_two(power - half)
+
+
+def _power_of_two(exponent: Val) -> Val:
+    return ((exponent + 127) << 23).bits("f32")
+
+
+def sigmoid(x: Val) -> Val:
+    """1 / (1 + e^-x), from e^-|x| so that neither end overflows and tiny results keep their digits."""
+    decay = exp(-magnitude(x))
+    return select(x < 0.0, decay, const(1.0, x.type)) / (decay + 1.0)
+
+
+def silu(x: Val) -> Val:
+    """x sigmoid(x). Like PyTorch's, NaN at -Inf."""
+    return x * sigmoid(x)
+
+
+def tanh(x: Val) -> Val:
+    """An odd polynomial near 0, 1 - 2 / (e^2|x| + 1) elsewhere."""
+    size = magnitude(x)
+    square = x * x
+    near = fma(size * square, horner(square, _TANH), size)
+    far = 1.0 - 2.0 / (exp(size + size) + 1.0)
+    return with_sign(select(size < 0.625, near, far), x)
+
+
+FUNCTIONS = {"exp": exp, "sigmoid": sigmoid, "silu": silu, "tanh": tanh}
