@@ -11,24 +11,9 @@ import functools
 from math import inf
 
 from anvil.kernels.base import Kernel
-from anvil.kernels.dsl import (
-    LANES,
-    Ref,
-    Val,
-    cast,
-    const,
-    define,
-    eq,
-    first_lanes,
-    for_,
-    iota,
-    memref,
-    ne,
-    select,
-    shuffle,
-    splat,
-)
-from anvil.kernels.parallel import my_range
+from anvil.kernels.define import define, memref
+from anvil.kernels.dsl import LANES, Ref, Val, cast, const, eq, first_lanes, iota, ne, select, shuffle, splat
+from anvil.kernels.flow import for_, my_range
 from anvil.targets.base import Target
 
 
@@ -46,9 +31,7 @@ def build(target: Target) -> Kernel:
             best = _keep_first(loop.results, tail, whole)
             y.store(cast(_join(*best), "i64"), row.index)
 
-    return define(
-        "argmax", [memref("x", "in", "f32", 2), memref("y", "out", "i64", 1)], body, edges=[("N", LANES)]
-    )
+    return define("argmax", [memref("x", "in", "f32", 2), memref("y", "out", "i64", 1)], body, edges=[("N", LANES)])
 
 
 def _beats(challenger: Val, holder: Val) -> Val:
@@ -77,4 +60,3 @@ def _join(value: Val, at: Val) -> Val:
         value, at = select(take_high, value_high, value_low), select(take_high, at_high, at_low)
         lanes = half
     return at[0]
-

@@ -9,8 +9,9 @@ from __future__ import annotations
 import functools
 
 from anvil.kernels.base import Kernel
-from anvil.kernels.dsl import Ref, Val, define, for_, index, memref
-from anvil.kernels.parallel import my_segments
+from anvil.kernels.define import define, memref
+from anvil.kernels.dsl import Ref, Val, index
+from anvil.kernels.flow import for_, my_segments
 from anvil.targets.base import Target
 
 

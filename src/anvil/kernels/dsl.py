@@ -13,16 +13,10 @@ matters (comparison, ``min``, ``max``, ``>>``), but ``//`` and ``%`` are unsigne
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from math import prod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-import numpy as np
-
-from anvil import mlir
-from anvil.kernels.base import Kernel, Kind, Param
-from anvil.mlir import InsertionPoint, arith, ir, math, scf, vector
+from anvil.mlir import arith, ir, math, vector
 from anvil.mlir import memref as memref_dialect
 
 LANES = 16
@@ -58,77 +52,136 @@ class Val:
 
     @property
     def element(self) -> ir.Type:
-        return ir.VectorType(self.type).element_type if isinstance(self.type, ir.VectorType) else self.type
+        return _element_of(self.type)
 
     @property
     def lanes(self) -> int | None:
         """Lanes of a vector; None for a scalar."""
-        return ir.VectorType(self.type).shape[0] if isinstance(self.type, ir.VectorType) else None
+        return self.type.shape[0] if isinstance(self.type, ir.VectorType) else None
 
     def __getitem__(self, lane: int) -> Val:
         return Val(vector.extract(self.ssa, [], [lane]))
 
+    def bits(self, element: str) -> Val:
+        """The same bits read as another element type of the same width."""
+        return Val(arith.bitcast(_like(self.type, _parse(element)), self.ssa))
+
     def __neg__(self) -> Val:
         return Val(arith.negf(self.ssa)) if _is_float(self.element) else 0 - self
 
-    def bits(self, element: str) -> Val:
-        """The same bits read as another element type of the same width."""
-        return Val(arith.bitcast(_like(self.type, _element(element)), self.ssa))
+    def __add__(self, other: Operand) -> Val:
+        return _infix("add", self, other)
+
+    def __sub__(self, other: Operand) -> Val:
+        return _infix("sub", self, other)
+
+    def __mul__(self, other: Operand) -> Val:
+        return _infix("mul", self, other)
+
+    def __truediv__(self, other: Operand) -> Val:
+        return _infix("truediv", self, other)
+
+    def __floordiv__(self, other: Operand) -> Val:
+        return _infix("floordiv", self, other)
+
+    def __mod__(self, other: Operand) -> Val:
+        return _infix("mod", self, other)
+
+    def __and__(self, other: Operand) -> Val:
+        return _infix("and", self, other)
+
+    def __or__(self, other: Operand) -> Val:
+        return _infix("or", self, other)
+
+    def __xor__(self, other: Operand) -> Val:
+        return _infix("xor", self, other)
+
+    def __lshift__(self, other: Operand) -> Val:
+        return _infix("lshift", self, other)
+
+    def __rshift__(self, other: Operand) -> Val:
+        return _infix("rshift", self, other)
+
+    def __radd__(self, other: Operand) -> Val:
+        return _infix("add", other, self)
+
+    def __rsub__(self, other: Operand) -> Val:
+        return _infix("sub", other, self)
+
+    def __rmul__(self, other: Operand) -> Val:
+        return _infix("mul", other, self)
+
+    def __rtruediv__(self, other: Operand) -> Val:
+        return _infix("truediv", other, self)
+
+    def __lt__(self, other: Operand) -> Val:
+        return _compare("lt", self, other)
+
+    def __le__(self, other: Operand) -> Val:
+        return _compare("le", self, other)
+
+    def __gt__(self, other: Operand) -> Val:
+        return _compare("gt", self, other)
+
+    def __ge__(self, other: Operand) -> Val:
+        return _compare("ge", self, other)
 
 
-def _infix(name: str, swapped: bool) -> Callable[[Val, Val | float], Val]:
-    def apply(self: Val, other: Val | float) -> Val:
-        right = other if isinstance(other, Val) else const(other, self.type)
-        left, right = (right, self) if swapped else (self, right)
-        operation = _INFIX[name][0 if _is_float(left.element) else 1]
-        if operation is None:
-            raise TypeError(f"kernel DSL: operator {name!r} is not defined on {left.type}")
-        return Val(operation(left.ssa, right.ssa))
-
-    return apply
+Operand = Val | float
 
 
-def _comparison(name: str) -> Callable[[Val, Val | float], Val]:
-    def apply(self: Val, other: Val | float) -> Val:
-        right = other if isinstance(other, Val) else const(other, self.type)
-        ordered, signed = _COMPARE[name]
-        if _is_float(self.element):
-            return Val(arith.cmpf(ordered, self.ssa, right.ssa))
-        return Val(arith.cmpi(signed, self.ssa, right.ssa))
+def _infix(name: str, left: Operand, right: Operand) -> Val:
+    known = left if isinstance(left, Val) else right
+    assert isinstance(known, Val)
+    operands = [side if isinstance(side, Val) else const(side, known.type) for side in (left, right)]
+    operation = _INFIX[name][0 if _is_float(known.element) else 1]
+    if operation is None:
+        raise TypeError(f"kernel DSL: operator {name!r} is not defined on {known.type}")
+    return Val(operation(operands[0].ssa, operands[1].ssa))
 
-    return apply
+
+def _compare(name: str, left: Val, right: Operand) -> Val:
+    other = right if isinstance(right, Val) else const(right, left.type)
+    ordered, signed = _COMPARE[name]
+    if _is_float(left.element):
+        return Val(arith.cmpf(ordered, left.ssa, other.ssa))
+    return Val(arith.cmpi(signed, left.ssa, other.ssa))
 
 
-for _name in _INFIX:
-    setattr(Val, f"__{_name}__", _infix(_name, swapped=False))
-    setattr(Val, f"__r{_name}__", _infix(_name, swapped=True))
-for _name in ("lt", "le", "gt", "ge"):
-    setattr(Val, f"__{_name}__", _comparison(_name))
-eq = _comparison("eq")
-ne = _comparison("ne")
-"""Equality; on floats ``eq`` is false and ``ne`` true when a side is NaN. (``==`` stays Python's identity.)"""
+def eq(left: Val, right: Operand) -> Val:
+    """Equal; on floats false when a side is NaN. (``==`` stays Python's identity.)"""
+    return _compare("eq", left, right)
+
+
+def ne(left: Val, right: Operand) -> Val:
+    """Not equal; on floats true when a side is NaN."""
+    return _compare("ne", left, right)
 
 
 def _is_float(element: ir.Type) -> bool:
     return isinstance(element, ir.FloatType)
 
 
-def _element(name: str) -> ir.Type:
+def _parse(name: str) -> ir.Type:
     return ir.Type.parse(name)
 
 
+def _element_of(kind: ir.Type) -> ir.Type:
+    return kind.element_type if isinstance(kind, ir.VectorType) else kind
+
+
 def _like(shape: ir.Type, element: ir.Type) -> ir.Type:
-    return ir.VectorType.get(ir.VectorType(shape).shape, element) if isinstance(shape, ir.VectorType) else element
+    return ir.VectorType.get(shape.shape, element) if isinstance(shape, ir.VectorType) else element
 
 
 def const(value: float, kind: ir.Type | str, *, lanes: int | None = None, like: Val | None = None) -> Val:
     """A constant of type ``kind`` (an element type's name, or any type); a vector of ``lanes``, or shaped ``like``."""
-    parsed = _element(kind) if isinstance(kind, str) else kind
+    parsed = _parse(kind) if isinstance(kind, str) else kind
     if lanes is not None:
         parsed = ir.VectorType.get([lanes], parsed)
     if like is not None:
         parsed = _like(like.type, parsed)
-    element = ir.VectorType(parsed).element_type if isinstance(parsed, ir.VectorType) else parsed
+    element = _element_of(parsed)
     scalar = ir.FloatAttr.get(element, value) if _is_float(element) else ir.IntegerAttr.get(element, int(value))
     if isinstance(parsed, ir.VectorType):
         return Val(arith.constant(parsed, ir.DenseElementsAttr.get_splat(parsed, scalar)))
@@ -141,8 +194,9 @@ def index(value: int | Val) -> Val:
 
 def iota(lanes: int = LANES, element: str = "i32") -> Val:
     """The vector 0, 1, .. lanes-1."""
-    kind = ir.VectorType.get([lanes], _element(element))
-    return Val(arith.constant(kind, ir.DenseElementsAttr.get(np.arange(lanes, dtype=f"int{element[1:]}"))))
+    kind = ir.VectorType.get([lanes], _parse(element))
+    values = [ir.IntegerAttr.get(_parse(element), lane) for lane in range(lanes)]
+    return Val(arith.constant(kind, ir.DenseElementsAttr.get(values, kind)))
 
 
 def splat(scalar: Val, lanes: int = LANES) -> Val:
@@ -151,7 +205,7 @@ def splat(scalar: Val, lanes: int = LANES) -> Val:
 
 def cast(value: Val, element: str) -> Val:
     """Convert to ``element``: floats and integers of any width (signed, rounded to nearest even) and ``index``."""
-    source, wanted = value.element, _element(element)
+    source, wanted = value.element, _parse(element)
     if source == wanted:
         return value
     if isinstance(source, ir.IndexType) and _is_float(wanted):
@@ -211,6 +265,10 @@ def first_lanes(count: Val, lanes: int = LANES) -> Val:
     return Val(vector.create_mask(mask, [count.ssa]))
 
 
+def ceil_div(value: Val, divisor: int | Val) -> Val:
+    return (value + (divisor - 1)) // divisor
+
+
 def shuffle(a: Val, b: Val, lanes: Sequence[int]) -> Val:
     """Pick ``lanes`` from the concatenation of two vectors."""
     return Val(vector.shuffle(a.ssa, b.ssa, list(lanes)))
@@ -262,107 +320,5 @@ class Ref:
 
 def stack(dtype: str, *shape: int) -> Ref:
     """A tile on the stack, uninitialised. Only at the top level of a kernel's body, never in a loop."""
-    kind = ir.MemRefType.get(shape, _element(dtype))
+    kind = ir.MemRefType.get(shape, _parse(dtype))
     return Ref(memref_dialect.alloca(kind, [], [], alignment=64))
-
-
-Nest = Val | Sequence["Nest"]
-
-
-@dataclass
-class Loop:
-    """A loop under construction: ``index`` and ``carry`` inside, ``results`` after; carried values may be nested."""
-
-    index: Val
-    carry: Nest
-    results: Nest = ()
-    _next: list[Val] = field(default_factory=list)
-
-    def next(self, carry: Nest) -> None:
-        """The carried values of the next iteration. Last statement of the body."""
-        self._next = _flatten(carry)
-
-
-@contextmanager
-def for_(first: Val | int, last: Val | int, step: Val | int = 1, carry: Nest = ()) -> Iterator[Loop]:
-    """``for index in range(first, last, step)``. With ``carry`` the body ends in ``loop.next(...)``."""
-    operation = scf.ForOp(index(first).ssa, index(last).ssa, index(step).ssa, [v.ssa for v in _flatten(carry)])
-    with InsertionPoint(operation.body):
-        values = iter([Val(argument) for argument in operation.inner_iter_args])
-        loop = Loop(Val(operation.induction_variable), _rebuild(carry, values))
-        yield loop
-        scf.YieldOp([value.ssa for value in loop._next])
-    loop.results = _rebuild(carry, iter([Val(result) for result in operation.results]))
-
-
-@contextmanager
-def if_(condition: Val) -> Iterator[None]:
-    with InsertionPoint(scf.IfOp(condition.ssa).then_block):
-        yield
-        scf.YieldOp([])
-
-
-@contextmanager
-def if_else(condition: Val) -> Iterator[tuple[InsertionPoint, InsertionPoint]]:
-    """Two branches: ``with if_else(c) as (then, otherwise): with then: ...; with otherwise: ...``."""
-    operation = scf.IfOp(condition.ssa, has_else=True)
-    with InsertionPoint(operation.then_block):
-        yes = scf.YieldOp([])
-    with InsertionPoint(operation.else_block):
-        no = scf.YieldOp([])
-    yield InsertionPoint(yes), InsertionPoint(no)
-
-
-def _flatten(nest: Nest) -> list[Val]:
-    return [nest] if isinstance(nest, Val) else [leaf for child in nest for leaf in _flatten(child)]
-
-
-def _rebuild(shape: Nest, values: Iterator[Val]) -> Nest:
-    return next(values) if isinstance(shape, Val) else [_rebuild(child, values) for child in shape]
-
-
-def ceil_div(value: Val, divisor: int | Val) -> Val:
-    return (value + (divisor - 1)) // divisor
-
-
-@dataclass(frozen=True)
-class Argument:
-    """A kernel parameter and its MLIR type."""
-
-    param: Param
-    type: str
-
-
-def memref(name: str, kind: Kind, dtype: str, rank: int, *, inner: tuple[int, ...] = (), unit: bool = True) -> Argument:
-    """A strided memref. ``inner``: static trailing sizes, dense; ``unit``: the innermost stride is 1."""
-    sizes = ["?"] * (rank - len(inner)) + [str(size) for size in inner]
-    known = [str(prod(inner[axis:])) for axis in range(len(inner) + 1)][-rank:] if unit else []
-    strides = ["?"] * (rank - len(known)) + known
-    shape = "x".join([*sizes, dtype])
-    return Argument(Param(name, kind, dtype, rank), f"memref<{shape}, strided<[{', '.join(strides)}], offset: ?>>")
-
-
-def scalar(name: str, dtype: str) -> Argument:
-    return Argument(Param(name, "scalar", dtype, -1), dtype)
-
-
-def define(
-    name: str,
-    arguments: Sequence[Argument],
-    body: Callable[..., None],
-    *,
-    edges: Sequence[tuple[str, int]] = (),
-) -> Kernel:
-    """The kernel ``name``; ``body`` is called with a Ref or Val per argument, then ``tid`` and ``nthreads``."""
-    with mlir.context(), mlir.Location.unknown():
-        types = [ir.Type.parse(argument.type) for argument in arguments] + [ir.IndexType.get()] * 2
-        module = mlir.Module.create()
-        with InsertionPoint(module.body):
-            function = mlir.func.FuncOp(name, (types, []))
-        with InsertionPoint(function.add_entry_block()):
-            values = list(function.arguments)
-            wrapped = [Ref(v) if isinstance(v.type, ir.MemRefType) else Val(v) for v in values]
-            body(*wrapped)
-            mlir.func.ReturnOp([])
-        module.operation.verify()
-        return Kernel(name, tuple(argument.param for argument in arguments), str(module), tuple(edges))

@@ -11,8 +11,9 @@ import functools
 from math import nan
 
 from anvil.kernels.base import Kernel
-from anvil.kernels.dsl import LANES, Ref, Val, cast, const, define, if_else, memref
-from anvil.kernels.parallel import each_vector, my_segments
+from anvil.kernels.define import define, memref
+from anvil.kernels.dsl import LANES, Ref, Val, cast, const
+from anvil.kernels.flow import each_vector, if_else, my_segments
 from anvil.targets.base import Target
 
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 import functools
 
 from anvil.kernels.base import Kernel
-from anvil.kernels.dsl import LANES, Ref, Val, cast, define, for_, if_, memref
-from anvil.kernels.parallel import each_vector, my_segments
+from anvil.kernels.define import define, memref
+from anvil.kernels.dsl import LANES, Ref, Val, cast
+from anvil.kernels.flow import each_vector, for_, if_, my_segments
 from anvil.targets.base import Target
 
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 import functools
 
 from anvil.kernels.base import Kernel
-from anvil.kernels.dsl import LANES, Ref, Val, cast, const, define, first_lanes, fma, for_, memref, scalar, splat, tree
+from anvil.kernels.define import define, memref, scalar
+from anvil.kernels.dsl import LANES, Ref, Val, cast, const, first_lanes, fma, splat, tree
+from anvil.kernels.flow import each_vector, for_, my_range
 from anvil.kernels.mathlib.roots import rsqrt
-from anvil.kernels.parallel import each_vector, my_range
 from anvil.targets.base import Target
 
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 import functools
 
 from anvil.kernels.base import Kernel
-from anvil.kernels.dsl import LANES, Ref, Val, define, fma, for_, memref
-from anvil.kernels.parallel import each_vector, my_segments
+from anvil.kernels.define import define, memref
+from anvil.kernels.dsl import LANES, Ref, Val, fma
+from anvil.kernels.flow import each_vector, for_, my_segments
 from anvil.targets.base import Target
 
 

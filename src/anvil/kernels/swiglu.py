@@ -9,9 +9,10 @@ from __future__ import annotations
 import functools
 
 from anvil.kernels.base import Kernel
-from anvil.kernels.dsl import LANES, Ref, Val, define, memref
+from anvil.kernels.define import define, memref
+from anvil.kernels.dsl import LANES, Ref, Val
+from anvil.kernels.flow import each_vector, my_segments
 from anvil.kernels.mathlib.exponential import silu
-from anvil.kernels.parallel import each_vector, my_segments
 from anvil.targets.base import Target
 
 

@@ -38,7 +38,9 @@ def emit(name: str, value: ir.Value) -> ir.Value:
     Raises :class:`UnsupportedError` for an unknown name.
     """
     if name not in functions():
-        raise UnsupportedError(f"emitting a math function: name={name!r} is unknown; expected one of {list(functions())}")
+        raise UnsupportedError(
+            f"emitting a math function: name={name!r} is unknown; expected one of {list(functions())}"
+        )
     operand = Val(value)
     element = str(operand.element)
     return cast(functions()[name](cast(operand, "f32")), element).ssa

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from math import inf, nan, pi
 
 from anvil.kernels.dsl import Val, cast, const, eq, fma, magnitude, ne, select, shift_right
@@ -29,7 +30,7 @@ def _reduce(size: Val) -> tuple[Val, Val]:
     position = (bits >> 23) - _BIAS
     offset = cast(position & 31, "i64")
     words = _words(position >> 5)
-    high, middle, low = (shift_right(((a << 32) | b) << offset, 32) for a, b in zip(words, words[1:], strict=False))
+    high, middle, low = (shift_right(((a << 32) | b) << offset, 32) for a, b in pairwise(words))
     product = ((mantissa * high) << 32) + mantissa * middle + shift_right(mantissa * low, 32)
     quadrant = shift_right(product + (1 << 61), 62)
     fraction = product - (quadrant << 62)
