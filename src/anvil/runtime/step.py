@@ -24,6 +24,8 @@ class Step:
         self._of = executable
         self._memory = executable.memory
         self._threads = threads
+        self.argument_order = executable.plan.inputs
+        self.result_order = tuple(view.buffer for view in executable.plan.outputs)
         self.inputs: dict[str, np.ndarray] = {}
         self.outputs: dict[str, np.ndarray] = {}
         self.bind(values)
