@@ -1,19 +1,22 @@
 """A plan runs on real kernels: arguments of any strides, chains through the arena, tracing, guarded memory."""
 
+from dataclasses import replace
+
 import pytest
 import sympy
 import torch
 from metal_kernels import FMA
 
 from anvil import codegen, targets
-from anvil.errors import InputError
+from anvil.errors import InputError, KernelError
+from anvil.runtime import open_executor
 from anvil.runtime.executable import Executable
 from anvil.runtime.memory import Memory
-from anvil.runtime.native import NativeExecutor
 from anvil.runtime.plan import Buffer, Plan, Row, Scalar, View
 from anvil.runtime.signature import Signature, Spec
 from anvil.runtime.step import Step
 
+AVX2 = targets.get("x86_64-avx2")
 N = sympy.Symbol("N")
 
 
@@ -52,16 +55,16 @@ def chain():
     )
 
 
-@pytest.fixture(scope="module")
-def executor():
-    executor = NativeExecutor()
+@pytest.fixture(scope="module", params=["in-process", "runner"])
+def executor(request):
+    executor = open_executor(AVX2, force=request.param)
     yield executor
     executor.close()
 
 
 @pytest.fixture(scope="module")
 def library():
-    return codegen.compile_library([FMA], targets.get("x86_64-avx2"))
+    return codegen.compile_library([FMA], AVX2)
 
 
 def plain(buffer, tensor):
@@ -128,13 +131,42 @@ def test_known_weights_are_packed_once(executor, library):
     assert memory.constant_bytes() == 12
 
 
-def test_everything_is_placed_again_after_a_restart(executor, library):
+def crashing(first_good):
+    """A plan whose row ``bad`` runs past the end of its input."""
+    bad = View("x", 0, (N + 1024,), (1,))
+    rows = [Row("fma_f32", (bad, _all("y"), Scalar(1.0, "f32"), Scalar(0.0, "f32")), "bad", source="model.py:9")]
+    return replace(chain(), rows=[*chain().rows[:first_good], *rows])
+
+
+def test_a_crash_names_kernel_node_and_line_and_the_next_run_is_fine(library):
+    executor = open_executor(AVX2, isolated=True)
     memory = Memory(executor, library)
-    executable = Executable(chain(), memory, pack=plain, params={"weight": torch.ones(3)})
-    executable.run({"N": 3}, {"x": torch.ones(3)})
-    memory.forget()
-    y, _ = executable.run({"N": 3}, {"x": torch.ones(3)})
-    assert torch.equal(y, torch.full((3,), 14.0))
+    good = Executable(chain(), memory, pack=plain, params={"weight": torch.ones(3)})
+    bad = Executable(crashing(2), memory, pack=plain, params={"weight": torch.ones(3)}, guard=True)
+    for _ in range(2):
+        y, _ = good.run({"N": 3}, {"x": torch.ones(3)})
+        assert torch.equal(y, torch.full((3,), 14.0))
+        with pytest.raises(KernelError, match=r"kernel=fma_f32 node=bad \(model\.py:9\): SIGSEGV in row") as caught:
+            bad.run({"N": 3}, {"x": torch.ones(3)})
+        assert caught.value.row == 2
+    executor.close()
+
+
+def test_a_step_whose_memory_was_lost_says_so_until_bound_again(library):
+    executor = open_executor(AVX2, isolated=True)
+    memory = Memory(executor, library)
+    step = Step(Executable(chain(), memory, pack=plain, params={"weight": torch.ones(3)}), {"N": 3}, threads=1)
+    with pytest.raises(KernelError, match="node=bad"):
+        Executable(crashing(0), memory, pack=plain, guard=True).run(
+            {"N": 3}, {"x": torch.ones(3), "weight": torch.ones(3)}
+        )
+    with pytest.raises(KernelError, match="memory has moved; bind the step again"):
+        step()
+    step.bind({"N": 3})
+    step.inputs["x"][:] = 1
+    step()
+    assert step.outputs["y"].tolist() == [14.0] * 3
+    executor.close()
 
 
 def test_arena_grows_and_never_shrinks(executor, library):

@@ -51,7 +51,7 @@ class Executable:
         self._alive = lifetimes(plan)
         self.arena = Arena({}, 0, 0)
         self._arena_sizes: dict[str, int] = {}
-        self._placed_version = -1
+        self._placed_version: tuple[int, int] | None = None
         self.program = np.empty((0, 2), np.int64)
 
     def run(
@@ -67,8 +67,7 @@ class Executable:
         Raises :class:`KernelError` naming the row and graph node that crashed or hung.
         """
         with Run(self, values, arguments) as run:
-            run.rows(0, len(self.plan.rows), threads, timeout)
-            return [run.read(view) for view in self.plan.outputs]
+            return run.rows(0, len(self.plan.rows), self.plan.outputs, threads, timeout)
 
     def trace(
         self,
@@ -94,9 +93,9 @@ class Executable:
         with Run(self, values, arguments) as run:
             done = 0
             for node in sorted(nodes, key=lambda name: complete[name]):
-                run.rows(done, complete[node], threads, timeout)
-                done = max(done, complete[node])
-                found[node] = run.read(self.plan.values[node])
+                last = max(done, complete[node])
+                (found[node],) = run.rows(done, last, [self.plan.values[node]], threads, timeout)
+                done = last
         return {node: found[node] for node in nodes}
 
     def completed_by(self, node: str) -> int:

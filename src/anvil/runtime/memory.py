@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
 import torch
 
 from anvil.codegen import Library
-from anvil.errors import KernelError
 from anvil.runtime.executor import Executor
 from anvil.runtime.native import NativeExecutor
 
@@ -22,25 +20,27 @@ def as_bytes(tensor: torch.Tensor) -> memoryview:
 class Memory:
     """Blocks are kept by key until they must grow, constants for good.
 
-    When the executor has been restarted by a crash, call :meth:`forget`: the library is loaded and constants are
-    uploaded again when next asked for; all other contents are lost. ``version`` changes whenever an address handed
-    out before may have become invalid.
+    A crash restarts the executor: constants are then uploaded again when next asked for, all other contents are lost.
+    ``version`` changes whenever an address handed out before may have become invalid.
     """
 
     def __init__(self, executor: Executor, library: Library) -> None:
         self.executor = executor
         self.library = library
         self.in_process = isinstance(executor, NativeExecutor)
-        self.version = 0
-        self._handle: int | None = None
+        self._handle = executor.load(library.data)
         self._functions: dict[str, int] = {}
         self._blocks: dict[str, tuple[int, int]] = {}  # key -> (address, bytes)
         self._constants: dict[str, tuple[int, int]] = {}
+        self._generation = executor.generation
+        self._moved = 0
+
+    @property
+    def version(self) -> tuple[int, int]:
+        return self.executor.generation, self._moved
 
     def functions(self, kernels: list[str]) -> dict[str, int]:
-        """Addresses of the kernels' packed entries, loading the library when it is not loaded."""
-        if self._handle is None:
-            self._handle = self.executor.load(self.library.data)
+        """Addresses of the kernels' packed entries."""
         for kernel in kernels:
             if kernel not in self._functions:
                 self._functions[kernel] = self.executor.symbol(self._handle, self.library.symbols[kernel])
@@ -48,17 +48,19 @@ class Memory:
 
     def block(self, key: str, nbytes: int) -> int:
         """Address of the block called ``key``, of at least ``nbytes`` bytes; its contents are lost when it grows."""
+        self._forget_lost()
         address, size = self._blocks.get(key, (0, -1))
         if size < nbytes:
             if size >= 0:
                 self.executor.free(address)
-                self.version += 1
+                self._moved += 1
             address = self.executor.alloc(nbytes)
             self._blocks[key] = (address, nbytes)
         return address
 
     def constant(self, key: str, make: Callable[[], torch.Tensor]) -> int:
         """Address of a read-only constant; ``make`` is called when it is not there yet."""
+        self._forget_lost()
         if key not in self._constants:
             data = as_bytes(make())
             address = self.executor.alloc(data.nbytes)
@@ -67,13 +69,12 @@ class Memory:
             self._constants[key] = (address, data.nbytes)
         return self._constants[key][0]
 
-    def forget(self) -> None:
-        """The executor was restarted: no address is valid any more."""
-        self._handle = None
-        self._functions.clear()
-        self._blocks.clear()
-        self._constants.clear()
-        self.version += 1
+    def _forget_lost(self) -> None:
+        """What lay in a process that crashed is gone."""
+        if self._generation != self.executor.generation:
+            self._generation = self.executor.generation
+            self._blocks.clear()
+            self._constants.clear()
 
     def constant_bytes(self) -> int:
         """Bytes held in constants."""
@@ -82,16 +83,3 @@ class Memory:
     def block_bytes(self, key: str) -> int:
         """Bytes of one block, 0 if there is none."""
         return self._blocks.get(key, (0, 0))[1]
-
-    def read(self, address: int, nbytes: int) -> np.ndarray:
-        """A copy of ``nbytes`` bytes as uint8."""
-        raw = self.executor.read(address, nbytes) if nbytes else b""
-        return np.frombuffer(bytearray(raw), np.uint8)
-
-    def run(self, program: np.ndarray, words: np.ndarray, *, threads: int, timeout: float | None = None) -> None:
-        """Run rows; a crash makes this memory forget everything before the error goes on."""
-        try:
-            self.executor.run(program, words, threads=threads, timeout=timeout)
-        except KernelError:
-            self.forget()
-            raise

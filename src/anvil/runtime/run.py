@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 
 from anvil.dtypes import TORCH_OF_MLIR, itemsize
@@ -43,10 +44,9 @@ class Run:
         owner.binding.place(self._addresses)
         return self
 
-    def __exit__(self, *exc: Any) -> None:
-        if not isinstance(exc[1], KernelError):  # a crashed executor has nothing left to free
-            for address in self._owned:
-                self._memory.executor.free(address)
+    def __exit__(self, *exc: object) -> None:
+        for address in self._owned:
+            self._memory.executor.free(address)
 
     def _place(self, name: str, buffer: Buffer) -> int:
         tensor = self._contents(name, buffer)
@@ -55,8 +55,10 @@ class Run:
                 tensor = torch.empty(self._shapes[name], dtype=TORCH_OF_MLIR[buffer.dtype])
             self._held[name] = tensor.detach().contiguous()
             return self._held[name].data_ptr()
-        nbytes = int(np.prod(self._shapes[name], dtype=np.int64)) * itemsize(buffer.dtype)
-        address = self._memory.executor.alloc(nbytes, guard=self._of.guard)
+        size = itemsize(buffer.dtype)
+        nbytes = math.prod(self._shapes[name]) * size
+        align = {"align": size, "guard": True} if self._of.guard else {}
+        address = self._memory.executor.alloc(nbytes, **align)
         self._owned.append(address)
         if tensor is not None and nbytes:
             self._memory.executor.write(address, as_bytes(tensor), readonly=buffer.role in ("input", "weight"))
@@ -68,37 +70,69 @@ class Run:
             return self._of.pack(buffer, self._arguments[self._of.plan.weights[name]])
         return self._arguments[name] if buffer.role in ("input", "cache") else None
 
-    def rows(self, first: int, last: int, threads: int, timeout: float | None) -> None:
-        """Run the rows ``first`` to ``last``, exclusive."""
-        if last <= first:
-            return
+    def rows(
+        self, first: int, last: int, views: Sequence[View], threads: int, timeout: float | None
+    ) -> list[torch.Tensor]:
+        """Run the rows ``first`` to ``last``, exclusive; the values of ``views`` then, in one round trip."""
+        windows = [self._window(view) for view in views]
+        reads = [(window.address, window.nbytes) for window in windows if window.nbytes]
         owner = self._of
         try:
-            self._memory.run(owner.program[first:last], owner.binding.words, threads=threads, timeout=timeout)
+            raw = self._memory.executor.run_and_read(
+                owner.program[first:last], owner.binding.words, reads, threads=threads, timeout=timeout
+            )
         except KernelError as error:
             raise located(owner.plan, error, first) from error
+        answers = iter(raw)
+        return [window.tensor(next(answers) if window.nbytes else b"") for window in windows]
 
-    def read(self, view: View) -> torch.Tensor:
-        """A dense copy of a window on a buffer, or the window itself on memory that belongs to this run alone."""
+    def _window(self, view: View) -> Window:
         offset, sizes, strides = concrete(view, self._values)
         dtype = TORCH_OF_MLIR[self._of.plan.buffers[view.buffer].dtype]
-        if view.buffer in self._held:
-            flat = self._held[view.buffer].reshape(-1)
-            whole = flat.as_strided(sizes, strides, offset)
-            return whole if self._of.plan.buffers[view.buffer].role == "output" else whole.clone()
-        if 0 in sizes:
-            return torch.empty(sizes, dtype=dtype)
-        span = 1 + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
-        start = self._of.binding.addresses[view.buffer] + offset * dtype.itemsize
-        raw = self._memory.read(start, span * dtype.itemsize)
-        return torch.from_numpy(raw).view(dtype).as_strided(sizes, strides).contiguous()
+        held = self._held.get(view.buffer)
+        if held is not None and self._of.plan.buffers[view.buffer].role == "output":
+            return Window(sizes, strides, dtype, offset, held=held)
+        return Window(sizes, strides, dtype, offset, base=self._of.binding.addresses[view.buffer])
+
+
+@dataclass(frozen=True)
+class Window:
+    """A strided window to be read: on memory at ``base`` by copying, on a tensor of this process (``held``) not."""
+
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: torch.dtype
+    offset: int
+    base: int = 0
+    held: torch.Tensor | None = None
+
+    @property
+    def address(self) -> int:
+        return self.base + self.offset * self.dtype.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes from the first to the last element; 0 if nothing is to be copied."""
+        if self.held is not None or 0 in self.sizes:
+            return 0
+        steps = ((size - 1) * stride for size, stride in zip(self.sizes, self.strides, strict=True))
+        return (1 + sum(steps)) * self.dtype.itemsize
+
+    def tensor(self, raw: bytes) -> torch.Tensor:
+        """The window's value out of the bytes read."""
+        if self.held is not None:
+            return self.held.reshape(-1).as_strided(self.sizes, self.strides, self.offset)
+        if 0 in self.sizes:
+            return torch.empty(self.sizes, dtype=self.dtype)
+        flat = torch.frombuffer(bytearray(raw), dtype=self.dtype)
+        return flat.as_strided(self.sizes, self.strides).contiguous()
 
 
 def located(plan: Plan, error: KernelError, first: int) -> KernelError:
-    """The same error with the kernel, graph node and Python line of the row it happened in."""
-    row_index = getattr(error, "row", None)
-    if row_index is None or not 0 <= first + row_index < len(plan.rows):
-        return KernelError(f"running plan={plan.name}: {error}")
-    row = plan.rows[first + row_index]
-    where = f" ({row.source})" if row.source else ""
-    return KernelError(f"running plan={plan.name} kernel={row.kernel} node={row.node}{where}: {error}")
+    """The same error, naming the graph node and the Python line of the row it happened in."""
+    message = f"running plan={plan.name}"
+    if error.row is not None and first + error.row < len(plan.rows):
+        row = plan.rows[first + error.row]
+        message += f" kernel={row.kernel} node={row.node}" + (f" ({row.source})" if row.source else "")
+        return KernelError(f"{message}: {error}", signal=error.signal, row=first + error.row)
+    return KernelError(f"{message}: {error}", signal=error.signal)

@@ -65,14 +65,13 @@ class Step:
         self._remote()
 
     def _remote(self) -> None:
-        memory, addresses = self._memory, self._of.binding.addresses
+        executor, addresses = self._memory.executor, self._of.binding.addresses
         for name, array in self.inputs.items():
-            memory.executor.write(addresses[name], memoryview(array).cast("B"))
+            executor.write(addresses[name], memoryview(array).cast("B"))
+        reads = [(addresses[name], array.nbytes) for name, array in self.outputs.items()]
         try:
-            memory.executor.run_prepared(self._prepared)
+            raw = executor.run_and_read(self._of.program, self._of.binding.words, reads, threads=self._threads)
         except KernelError as error:
-            memory.forget()
             raise located(self._of.plan, error, 0) from error
-        for name, array in self.outputs.items():
-            raw = memory.executor.read(addresses[name], array.nbytes)
-            array[...] = np.frombuffer(raw, array.dtype).reshape(array.shape)
+        for array, data in zip(self.outputs.values(), raw, strict=True):
+            array[...] = np.frombuffer(data, array.dtype).reshape(array.shape)
