@@ -15,7 +15,9 @@ from anvil.runtime import open_executor, status
 from anvil.runtime.executor import POISON, Executor
 
 KERNELS = (DOT, FMA, HANG, POKE)
-WAYS = [(target.name, True) for target in targets.all_targets()] + [("x86_64-avx2", False)]
+#: (target, how it is run: None is the isolated way this machine would choose)
+ISOLATED = [(target.name, None) for target in targets.all_targets()] + [("x86_64-avx512", "bochs")]
+WAYS = [*ISOLATED, ("x86_64-avx2", "in-process")]
 
 
 class Bench:
@@ -36,24 +38,33 @@ class Bench:
         return np.array(rows, np.int64), np.array(words, np.int64)
 
 
-@pytest.fixture(params=WAYS, ids=lambda way: f"{way[0]}-{'isolated' if way[1] else 'in_process'}")
+def _id(way: tuple[str, str | None]) -> str:
+    return f"{way[0]}-{way[1] or 'isolated'}"
+
+
+@pytest.fixture(params=WAYS, ids=_id)
 def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
     yield from _open(*request.param)
 
 
-@pytest.fixture(params=[way for way in WAYS if way[1]], ids=lambda way: way[0])
+@pytest.fixture(params=ISOLATED, ids=_id)
 def isolated(request: pytest.FixtureRequest) -> Iterator[Bench]:
     yield from _open(*request.param)
 
 
-def _open(name: str, isolated: bool) -> Iterator[Bench]:
-    target = targets.get(name)
-    here = status(target, isolated=isolated)
+def _open(name: str, force: str | None) -> Iterator[Bench]:
+    executor = open_here(targets.get(name), force)
+    yield Bench(executor, targets.get(name))
+    executor.close()
+
+
+def open_here(target: targets.Target, force: str | None = None) -> Executor:
+    """An executor, or a skip that says what this machine lacks."""
+    isolated = force != "in-process"
+    here = status(target, isolated=isolated, force=force)
     if not here.runs:
         pytest.skip(here.reason)
-    executor = open_executor(target, isolated=isolated)
-    yield Bench(executor, target)
-    executor.close()
+    return open_executor(target, isolated=isolated, force=force)
 
 
 def vector(address: int, n: int) -> list[int]:
@@ -209,14 +220,19 @@ def test_megabytes_travel_both_ways(isolated: Bench) -> None:
     assert isolated.executor.read(address, len(data)) == data
 
 
-@pytest.mark.parametrize(("name", "cpu"), [("aarch64-neon", "cortex-a53"), ("riscv64-rvv-vlen128", "rv64,v=false")])
-def test_an_instruction_the_cpu_lacks_is_a_finding(name: str, cpu: str) -> None:
-    target = targets.get(name)
-    lesser = dataclasses.replace(target, emulator=(*target.emulator[:-1], cpu))
-    here = status(lesser, isolated=True)
-    if not here.runs:
-        pytest.skip(here.reason)
-    executor = open_executor(lesser, isolated=True)
+AARCH64, RISCV, AVX512 = (targets.get(name) for name in ("aarch64-neon", "riscv64-rvv-vlen128", "x86_64-avx512"))
+LESSER = {
+    "cortex-a53, which has no dot product": dataclasses.replace(
+        AARCH64, emulator=("qemu-aarch64", "-cpu", "cortex-a53")
+    ),
+    "rv64 without vectors": dataclasses.replace(RISCV, emulator=("qemu-riscv64", "-cpu", "rv64,v=false")),
+    "broadwell, which has no AVX-512": dataclasses.replace(AVX512, bochs="broadwell_ult"),
+}
+
+
+@pytest.mark.parametrize("target", LESSER.values(), ids=LESSER.keys())
+def test_an_instruction_the_cpu_lacks_is_a_finding(target: targets.Target) -> None:
+    executor = open_here(target, force="bochs" if target.bochs else None)
     bench = Bench(executor, target)
     x, y = executor.alloc(64), executor.alloc(4)
     program, words = bench.program(("dot_i8", [*vector(x, 64), *vector(y, 1)]))

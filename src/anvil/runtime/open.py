@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 import io
 import os
 import platform
@@ -15,6 +14,7 @@ from typing import Literal, get_args
 
 from anvil.codegen import tools
 from anvil.errors import InputError, ToolMissingError
+from anvil.runtime import bochs
 from anvil.runtime.channel import Channel
 from anvil.runtime.executor import Executor
 from anvil.runtime.native import NativeExecutor
@@ -53,8 +53,6 @@ def open_executor(target: Target, *, isolated: bool = False, force: str | None =
     if way == "in-process":
         return NativeExecutor()
     if way == "bochs":
-        from anvil.runtime import bochs
-
         return RunnerExecutor(functools.partial(bochs.connect, target.bochs), description)
     emulator = target.emulator if way == "qemu" else ()
     return RunnerExecutor(functools.partial(_start_runner, emulator, target.machine), description)
@@ -74,10 +72,8 @@ def _choose(target: Target, isolated: bool, force: str | None) -> Way:
         _require_emulator(target)
         return "qemu"
     if target.bochs and force != "qemu":
-        if platform.machine() != "x86_64" or importlib.util.find_spec("bochscpu") is None:
-            raise ToolMissingError(
-                f"{target.name} needs Bochs: pip install 'bochscpu-python==0.4.0' (x86-64 hosts only)"
-            )
+        if problem := bochs.problem():
+            raise ToolMissingError(f"{target.name} {problem}")
         return "bochs"
     wanted = f"by {force!r} " if force else ""
     lacks = f"; this host's CPU lacks {', '.join(missing)}" if missing else ""
