@@ -12,21 +12,35 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from anvil.errors import InputError
+
 Kind = Literal["in", "out", "inout", "scalar"]
 
 
 @dataclass(frozen=True)
 class Param:
-    """One parameter. ``rank`` -1 marks a scalar; ``dtype`` is an MLIR element type name (f32, i64, i8, index...)."""
+    """One parameter. ``rank`` -1 marks a scalar; ``dtype`` is an MLIR element type name (f32, i64, i8, index...).
+
+    ``layout`` names how the elements must be packed ("plain": as the shape says); see :meth:`check_layout`.
+    """
 
     name: str
     kind: Kind
     dtype: str
     rank: int
+    layout: str = "plain"
 
     @property
     def words(self) -> int:
         return 1 if self.rank < 0 else 3 + 2 * self.rank
+
+    def check_layout(self, layout: str) -> None:
+        """Raise :class:`InputError` unless a buffer packed as ``layout`` may be passed for this parameter."""
+        if layout != self.layout:
+            raise InputError(
+                f"passing a weight to a kernel: parameter {self.name!r} expects layout={self.layout!r}, "
+                f"got layout={layout!r}; pack the weight for the kernel's target and quantisation mode"
+            )
 
 
 @dataclass(frozen=True)

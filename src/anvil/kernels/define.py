@@ -20,13 +20,23 @@ class Argument:
     type: str
 
 
-def memref(name: str, kind: Kind, dtype: str, rank: int, *, inner: tuple[int, ...] = (), unit: bool = True) -> Argument:
+def memref(
+    name: str,
+    kind: Kind,
+    dtype: str,
+    rank: int,
+    *,
+    inner: tuple[int, ...] = (),
+    unit: bool = True,
+    layout: str = "plain",
+) -> Argument:
     """A strided memref. ``inner``: static trailing sizes, dense; ``unit``: the innermost stride is 1."""
     sizes = ["?"] * (rank - len(inner)) + [str(size) for size in inner]
     known = [str(prod(inner[axis:])) for axis in range(len(inner) + 1)][-rank:] if unit else []
     strides = ["?"] * (rank - len(known)) + known
     shape = "x".join([*sizes, dtype])
-    return Argument(Param(name, kind, dtype, rank), f"memref<{shape}, strided<[{', '.join(strides)}], offset: ?>>")
+    text = f"memref<{shape}, strided<[{', '.join(strides)}], offset: ?>>"
+    return Argument(Param(name, kind, dtype, rank, layout), text)
 
 
 def scalar(name: str, dtype: str) -> Argument:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from anvil.kernels.dsl import LANES, Val, ceil_div, first_lanes, greater, index, lesser
+from anvil.kernels.dsl import LANES, Val, ceil_div, first_lanes, greater, index, lesser, ne
 from anvil.mlir import InsertionPoint, scf
 
 Carried = TypeVar("Carried")
@@ -57,6 +57,15 @@ def if_else(condition: Val) -> Iterator[tuple[InsertionPoint, InsertionPoint]]:
     yield InsertionPoint(end_then), InsertionPoint(end_else)
 
 
+def choose(condition: Val, yes: Callable[[], Carried], no: Callable[[], Carried], like: Carried) -> Carried:
+    """The values of one of two branches; each is built by a function returning values nested and typed ``like``."""
+    operation = scf.IfOp(condition.ssa, [value.type for value in _flatten(like)], has_else=True)
+    for block, branch in ((operation.then_block, yes), (operation.regions[1].blocks[0], no)):
+        with InsertionPoint(block):
+            scf.YieldOp([value.ssa for value in _flatten(branch())])
+    return _rebuild(like, iter([Val(result) for result in operation.results]))
+
+
 def _flatten(nest: Any) -> list[Val]:
     return [nest] if isinstance(nest, Val) else [leaf for child in nest for leaf in _flatten(child)]
 
@@ -93,3 +102,17 @@ def each_vector(first: Val | int, last: Val, body: Callable[[Val, Val | None], N
         body(loop.index, None)
     with if_(whole < last):
         body(whole, first_lanes(last - whole, lanes))
+
+
+def in_pieces(first: Val | int, last: Val, size: int, body: Callable[[Val, int], None]) -> None:
+    """Cover ``range(first, last)``: emit ``body(start, size)`` in a loop, then the rest in falling powers of two."""
+    first = index(first)
+    start = last - (last - first) % size
+    with for_(first, start, size) as loop:
+        body(loop.index, size)
+    rest = last - start
+    for bit in reversed(range((size - 1).bit_length())):
+        piece = rest & (1 << bit)
+        with if_(ne(piece, 0)):
+            body(start, 1 << bit)
+        start = start + piece
