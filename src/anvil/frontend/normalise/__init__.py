@@ -1,0 +1,1 @@
+"""Normalisation: one spelling for every meaning, before any pattern is looked for."""
