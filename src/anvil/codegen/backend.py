@@ -30,6 +30,15 @@ def _machine(target: Target) -> llvm.TargetMachine:
     )
 
 
+def parse(ir: str, target: Target) -> llvm.ModuleRef:
+    """Verified module of LLVM IR text, set to ``target``. Raises ``RuntimeError`` (from LLVM) on malformed text."""
+    module = llvm.parse_assembly(ir)
+    module.triple = target.triple
+    module.data_layout = str(_machine(target).target_data)
+    module.verify()
+    return module
+
+
 def optimise(ir: str, target: Target, *, exports: tuple[str, ...]) -> llvm.ModuleRef:
     """Parse, verify and optimise LLVM IR text; every defined function outside ``exports`` becomes internal.
 
@@ -37,10 +46,7 @@ def optimise(ir: str, target: Target, *, exports: tuple[str, ...]) -> llvm.Modul
     Kernels arrive with their vector shape chosen, so superword vectorisation is off (it undoes register tiling).
     """
     machine = _machine(target)
-    module = llvm.parse_assembly(ir)
-    module.triple = target.triple
-    module.data_layout = str(machine.target_data)
-    module.verify()
+    module = parse(ir, target)
     for function in module.functions:
         if function.is_declaration:
             continue
@@ -61,5 +67,7 @@ def emit_object(module: llvm.ModuleRef, target: Target) -> bytes:
 
 
 def emit_assembly(module: llvm.ModuleRef, target: Target) -> str:
-    """Assembly text, as the code generator writes it."""
-    return _machine(target).emit_assembly(module)
+    """Assembly text with the code generator's comments (loops, spills)."""
+    machine = _machine(target)
+    machine.set_asm_verbosity(True)
+    return machine.emit_assembly(module)

@@ -35,9 +35,7 @@ class Library:
 
 def compile_kernel(kernel: Kernel, target: Target) -> Object:
     """Compile ``kernel`` for ``target``, through the cache. Raises :class:`anvil.codegen.lowering.LoweringError`."""
-    key = cache.key(
-        "object", kernel.name, repr(kernel.params), kernel.mlir, repr(target), repr(KERNEL_TO_LLVM), _toolchain()
-    )
+    key = _kernel_key(kernel, target)
     return Object(kernel.name, cache.get_or_make(key, lambda: _compile(kernel, target)), key)
 
 
@@ -49,21 +47,34 @@ def link(objects: Iterable[Object], target: Target) -> bytes:
 
 
 def compile_library(kernels: Iterable[Kernel], target: Target) -> Library:
-    """Compile and link ``kernels``; the result does not depend on their order."""
-    objects = [compile_kernel(kernel, target) for kernel in sorted(kernels, key=lambda kernel: kernel.name)]
-    key = cache.key("library", target.machine, _toolchain(), *(item.key for item in objects))
-    data = cache.get_or_make(key, lambda: link(objects, target))
-    return Library(data, hashlib.sha256(data).hexdigest(), {item.name: wrapper.symbol(item.name) for item in objects})
+    """Compile and link ``kernels``, through the cache; the result does not depend on their order."""
+    kernels = sorted(kernels, key=lambda kernel: kernel.name)
+    key = cache.key("library", *(_kernel_key(kernel, target) for kernel in kernels))
+    data = cache.get_or_make(key, lambda: link([compile_kernel(kernel, target) for kernel in kernels], target))
+    return library_of(data, [kernel.name for kernel in kernels])
+
+
+def library_of(data: bytes, names: Iterable[str]) -> Library:
+    """A linked shared object as a library of the kernels ``names``."""
+    return Library(data, hashlib.sha256(data).hexdigest(), {name: wrapper.symbol(name) for name in names})
+
+
+def llvm_ir(kernel: Kernel, target: Target) -> str:
+    """The kernel as LLVM IR text before LLVM's optimiser, wrapper included."""
+    return lowering.to_llvm_ir(kernel, target) + "\n" + wrapper.packed_wrapper(kernel, target)
 
 
 def optimised_module(kernel: Kernel, target: Target) -> backend.llvm.ModuleRef:
     """The kernel as optimised LLVM IR, wrapper included."""
-    ir = lowering.to_llvm_ir(kernel, target) + "\n" + wrapper.packed_wrapper(kernel, target)
-    return backend.optimise(ir, target, exports=(wrapper.symbol(kernel.name),))
+    return backend.optimise(llvm_ir(kernel, target), target, exports=(wrapper.symbol(kernel.name),))
 
 
 def _compile(kernel: Kernel, target: Target) -> bytes:
     return backend.emit_object(optimised_module(kernel, target), target)
+
+
+def _kernel_key(kernel: Kernel, target: Target) -> str:
+    return cache.key(kernel.name, repr(kernel.params), kernel.mlir, repr(target), repr(KERNEL_TO_LLVM), _toolchain())
 
 
 @functools.cache

@@ -20,6 +20,7 @@ def to_llvm_ir(kernel: Kernel, target: Target, pipeline: Pipeline = KERNEL_TO_LL
         module = _parse(kernel)
         for stage in pipeline.stages:
             _run_stage(module, kernel, stage.name, stage.passes)
+        _check_lowered(module, kernel)
         _set_attributes(module, target)
         return mlir.llvm.translate_module_to_llvmir(module.operation)
 
@@ -48,6 +49,20 @@ def _run_stage(module: mlir.Module, kernel: Kernel, name: str, passes: str) -> N
         mlir.run_passes(module, passes)
     except mlir.MLIRError as error:
         raise LoweringError(f"lowering kernel {kernel.name!r}: stage {name!r} failed:\n{error}") from error
+
+
+def _check_lowered(module: mlir.Module, kernel: Kernel) -> None:
+    """The translator to LLVM IR crashes on an operation it does not know, so none may be left."""
+    left: set[str] = set()
+
+    def note(op: mlir.ir.Operation) -> mlir.ir.WalkResult:
+        if not op.name.startswith("llvm.") and op.name != "builtin.module":
+            left.add(op.name)
+        return mlir.ir.WalkResult.ADVANCE
+
+    module.operation.walk(note)
+    if left:
+        raise LoweringError(f"lowering kernel {kernel.name!r}: nothing lowers {', '.join(sorted(left))} to LLVM")
 
 
 def _check_signature(kernel: Kernel, module: mlir.Module) -> None:
