@@ -1,0 +1,168 @@
+"""attention: causal over its own tokens (prefill), full, and over a cache with a past per row (decode, chunked prefill)."""
+
+from functools import partial
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from assay import bounds, reference
+from assay.case import Example
+from assay.formats import I64
+from assay.judge import Judge
+from assay.metamorphic import CAUSALITY, REPEATED_HEADS, THREADS, Property, prefix, reversal
+from assay.spec import Cost, Operand, OpSpec
+from assay.strategies.shapes import Dims, Shapes, around_tiles, span
+
+
+class Causal(torch.nn.Module):
+    def forward(self, q, k, v):
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+
+
+class Full(torch.nn.Module):
+    def forward(self, q, k, v):
+        return F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+
+
+class Cached(torch.nn.Module):
+    """Query s of row b stands at position past[b] + s and sees the keys up to it. PyTorch's ``is_causal`` aligns the
+    mask top-left, so a query over a cache needs an explicit one."""
+
+    def forward(self, q, k, v, past):
+        position = past[:, None, None, None] + torch.arange(q.shape[2])[:, None]
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=torch.arange(k.shape[2]) <= position, enable_gqa=True)
+
+
+def golden_self(q: np.ndarray, k: np.ndarray, v: np.ndarray, *, causal: bool) -> np.ndarray:
+    return reference.attention(q, k, v, np.zeros(len(q), int), causal=causal)
+
+
+def bound_self(
+    setting: bounds.Setting, want: np.ndarray, q: np.ndarray, k: np.ndarray, v: np.ndarray, *, causal: bool
+) -> np.ndarray:
+    """See ``bounds.attention``, without a past."""
+    return bounds.attention(setting, want, q, k, v, np.zeros(len(q), int), causal=causal)
+
+
+def past(rng: np.random.Generator, shape: tuple[int, ...], d: Dims) -> np.ndarray:
+    """As many earlier keys as the cache has room for, one row always full to the last slot."""
+    count = rng.integers(0, d["T"] - d["S"] + 1, shape)
+    count[:1] = d["T"] - d["S"]
+    return count
+
+
+def selecting(rng: np.random.Generator, d: Dims) -> tuple[np.ndarray, ...]:
+    """Scores so far apart that softmax selects one visible key to the bit, so the result is a row of v.
+
+    Keys are s_j · r with distinct integers s_j and signs r, queries 256 · r: scores differ by 256 · √D at least, and
+    exp(−256) is zero in float32. Which key wins depends on the frontier, the head mapping and the slot alone.
+    """
+    sign = rng.choice([-1, 1], d["D"])
+    rank = rng.permuted(np.tile(np.arange(d["T"]), (d["B"], d["K"], 1)), axis=-1)
+    q = np.broadcast_to(256 * sign, (d["B"], d["H"], d["S"], d["D"]))
+    return q, rank[..., None] * sign, rng.integers(-1000, 1000, (d["B"], d["K"], d["T"], d["D"]))
+
+
+def selecting_cached(rng: np.random.Generator, d: Dims) -> tuple[np.ndarray, ...]:
+    return *selecting(rng, d), past(rng, (d["B"],), d)
+
+
+def stale_slots(judge: Judge, example: Example) -> None:
+    """What lies in the cache behind the last visible key, NaN even, changes no bit."""
+    inputs = judge.inputs(example)
+    q, k, v, count = (t.clone() for t in inputs)
+    for row, first in enumerate(count.tolist()):
+        k[row, :, first + q.shape[2] :] = float("nan")
+        v[row, :, first + q.shape[2] :] = float("nan")
+    judge.same(
+        example, "stale cache slots reach the result", judge.run(inputs, example), judge.run((q, k, v, count), example)
+    )
+
+
+def query_by_query(judge: Judge, example: Example) -> None:
+    """A chunk of queries at once and one query at a time give the same bits: prefill ≡ decode."""
+    q, k, v, count = inputs = judge.inputs(example)
+    steps = [judge.run((q[:, :, s : s + 1], k, v, count + s), example) for s in range(q.shape[2])]
+    if steps:
+        together = judge.run(inputs, example)
+        judge.same(example, "a chunk and single queries differ", together, np.concatenate(steps, axis=2))
+
+
+Q, K, V = Operand("q", "B H S D"), Operand("k", "B K T D"), Operand("v", "B K T D")
+HEADS = {"H": lambda d: d["K"] * d["G"]}
+
+
+def flops(d: Dims) -> int:
+    return 4 * d["B"] * d["H"] * d["S"] * d["T"] * d["D"]
+
+
+def size(d: Dims) -> int:
+    return 2 * flops(d) + 30 * d["B"] * d["H"] * d["S"] * d["T"] + 10 * d["B"] * d["K"] * d["T"] * d["D"]
+
+
+COST = Cost(
+    flops,
+    lambda d, size: size * d["B"] * d["D"] * (2 * d["H"] * d["S"] + 2 * d["K"] * d["T"]),
+)
+HEAD_SIZES = around_tiles(64, 80)
+BATCH = {"B": span(0, 3), "K": span(1, 3), "G": span(1, 4)}
+VALUES = ("normal", "positive", "cancellation", "spike", "equal", "one_hot")
+
+CAUSAL = OpSpec(
+    name="attention_causal",
+    module=Causal,
+    golden=partial(golden_self, causal=True),
+    bound=partial(bound_self, causal=True),
+    operands=(Q, Operand("k", "B K S D"), Operand("v", "B K S D")),
+    shapes=Shapes(
+        free={**BATCH, "S": around_tiles(), "D": HEAD_SIZES}, derived={**HEADS, "T": lambda d: d["S"]}, size=size
+    ),
+    result="B H S D",
+    cost=COST,
+    values=VALUES,
+    exact=selecting,
+    modes="attention",
+    causal="S",
+    properties=(THREADS, CAUSALITY, REPEATED_HEADS, prefix("B", "S"), reversal("B"), reversal("H", "K")),
+)
+FULL = OpSpec(
+    name="attention_full",
+    module=Full,
+    golden=partial(golden_self, causal=False),
+    bound=partial(bound_self, causal=False),
+    operands=(Q, K, V),
+    shapes=Shapes(free={**BATCH, "S": span(0, 5), "T": around_tiles(), "D": HEAD_SIZES}, derived=HEADS, size=size),
+    result="B H S D",
+    cost=COST,
+    values=VALUES,
+    exact=selecting,
+    modes="attention",
+    properties=(THREADS, REPEATED_HEADS, reversal("B"), reversal("H", "K"), reversal("S")),
+)
+CACHED = OpSpec(
+    name="attention_cached",
+    module=Cached,
+    golden=reference.attention,
+    bound=bounds.attention,
+    operands=(Q, K, V, Operand("past", "B", role="fixed", fill=past, format=I64)),
+    shapes=Shapes(
+        free={**BATCH, "S": span(0, 5), "P": around_tiles(), "D": HEAD_SIZES},
+        derived={**HEADS, "T": lambda d: d["S"] + d["P"]},
+        size=size,
+    ),
+    result="B H S D",
+    cost=COST,
+    values=VALUES,
+    exact=selecting_cached,
+    modes="attention",
+    properties=(
+        THREADS,
+        REPEATED_HEADS,
+        reversal("B"),
+        reversal("H", "K"),
+        Property("stale slots", stale_slots),
+        Property("query by query", query_by_query),
+    ),
+)
+SPECS = (CAUSAL, FULL, CACHED)

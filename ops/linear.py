@@ -1,0 +1,62 @@
+"""linear: y = x · wᵀ (+ b), the matrix product of every projection. One row is a GEMV, many a GEMM."""
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from assay import bounds, reference
+from assay.metamorphic import PACKED_PLAIN, THREADS, prefix, scaling
+from assay.spec import Cost, Operand, OpSpec
+from assay.strategies.shapes import Dims, Shapes, around_tiles
+
+
+class Linear(torch.nn.Module):
+    def forward(self, x, w, b=None):
+        return F.linear(x, w, b)
+
+
+def flops(d: Dims) -> int:
+    return 2 * d["M"] * d["N"] * d["K"]
+
+
+def integers(rng: np.random.Generator, d: Dims) -> tuple[np.ndarray, ...]:
+    """K · 31 · 31 < 2^24 for every K drawn: each partial sum is an integer that float32 holds."""
+    return rng.integers(-31, 32, (d["M"], d["K"])), rng.integers(-31, 32, (d["N"], d["K"]))
+
+
+def integers_and_bias(rng: np.random.Generator, d: Dims) -> tuple[np.ndarray, ...]:
+    return *integers(rng, d), rng.integers(-1000, 1000, (d["N"],))
+
+
+SHAPES = Shapes(
+    free={"M": around_tiles(), "N": around_tiles(), "K": around_tiles(64, 300)},
+    size=lambda d: flops(d) + 20 * (d["M"] * d["K"] + d["N"] * d["K"]),
+)
+COST = Cost(flops, lambda d, size: size * (d["M"] * d["K"] + d["N"] * d["K"] + d["M"] * d["N"]))
+X, W = Operand("x", "M K"), Operand("w", "N K", role="weight")
+
+LINEAR = OpSpec(
+    name="linear",
+    module=Linear,
+    golden=reference.linear,
+    bound=bounds.linear,
+    operands=(X, W),
+    shapes=SHAPES,
+    result="M N",
+    cost=COST,
+    exact=integers,
+    properties=(THREADS, PACKED_PLAIN, prefix("M"), scaling("x")),
+)
+LINEAR_BIAS = OpSpec(
+    name="linear_bias",
+    module=Linear,
+    golden=reference.linear,
+    bound=bounds.linear,
+    operands=(X, W, Operand("b", "N")),
+    shapes=SHAPES,
+    result="M N",
+    cost=COST,
+    exact=integers_and_bias,
+    properties=(THREADS, PACKED_PLAIN, prefix("M")),
+)
+SPECS = (LINEAR, LINEAR_BIAS)

@@ -1,0 +1,133 @@
+"""The bench: cases laid out for one backend, each compiled once per process and ready to be run on examples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from assay.backends.protocol import Backend, Compiled, NotRunHere, Program, TargetStatus
+from assay.bounds import Setting
+from assay.case import Case, Example, materialise
+from assay.formats import accumulator
+from assay.spec import OpSpec
+from assay.strategies.shapes import Dims
+from assay.strategies.values import VALUES
+
+#: Operations one drawn example may cost: milliseconds in process, and about as long under an emulator.
+IN_PROCESS_LIMIT = 1 << 20
+EMULATED_LIMIT = 1 << 17
+
+
+@dataclass
+class Subject:
+    """One case compiled by one backend; a program with static sizes is compiled once per choice of them."""
+
+    case: Case
+    backend: Backend
+    status: TargetStatus
+    _compiled: dict[tuple[bool, tuple[int, ...]], Compiled] = field(default_factory=dict)
+
+    def compiled(self, dims: Dims | None = None, *, plain: bool = False) -> Compiled:
+        """The program for these static sizes (the first choice if not given); ``plain`` forbids repacking weights.
+
+        Raises ``Unsupported`` or ``NotRunHere``.
+        """
+        if not self.status.runs:
+            raise NotRunHere(self.status.reason or f"{self.status.name} does not run on this machine")
+        spec = self.case.spec
+        choices = spec.shapes.static or ({},)
+        static = choices[0] if dims is None else {name: dims[name] for name in choices[0]}
+        key = plain, tuple(static.values())
+        if key not in self._compiled:
+            self._compiled[key] = self.backend.compile(
+                program(spec, self.case, static, plain=plain),
+                self.case.target,
+                quant=self.case.quant,
+                variant=self.case.variant,
+            )
+        return self._compiled[key]
+
+    def run(self, inputs: Sequence[torch.Tensor], dims: Dims, *, threads: int = 1, plain: bool = False) -> np.ndarray:
+        """The one result, as float64 or int64. Raises ``Finding`` if the kernel crashed or hung."""
+        (result,) = self.compiled(dims, plain=plain).run(*inputs, threads=threads)
+        return result.to(torch.float64 if result.is_floating_point() else torch.int64).numpy()
+
+    @property
+    def artifact(self) -> str:
+        """Hash of the machine code; empty before the first compilation."""
+        return next((compiled.artifact for compiled in self._compiled.values()), "")
+
+    @property
+    def limit(self) -> int:
+        """Operations a drawn example may cost here."""
+        return IN_PROCESS_LIMIT if self.status.executor.startswith(("in-process", "torch")) else EMULATED_LIMIT
+
+    def setting(self, example: Example) -> Setting:
+        """What the bound needs to know of this case and example."""
+        out = self.case.spec.out or self.case.format
+        flushes = bool(self.status.facts.get("flushes_denormals", False))
+        return Setting(out, accumulator(self.case.format), VALUES[example.values].zero_mean, flushes)
+
+
+def program(spec: OpSpec, case: Case, static: Dims, *, plain: bool = False) -> Program:
+    """What the backend is asked to compile: the spec's module, with every size dynamic that is not static."""
+    dims = spec.shapes.complete({**static, **spec.shapes.compile_dims()})
+    example = tuple(materialise(spec, case.format, Example(dims)))
+    return Program(spec.name, spec.module(), example, spec.dynamic, () if plain else spec.weights)
+
+
+@dataclass
+class Bench:
+    """All subjects of one backend in this process."""
+
+    backend: Backend
+    statuses: Mapping[str, TargetStatus]
+    subjects: dict[str, Subject] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, backend: Backend) -> Bench:
+        return cls(backend, {status.name: status for status in backend.targets()})
+
+    def subject(self, case: Case) -> Subject:
+        """The case's subject, made on first use; compiled on first run."""
+        if case.id not in self.subjects:
+            self.subjects[case.id] = Subject(case, self.backend, self.statuses[case.target])
+        return self.subjects[case.id]
+
+    @property
+    def reference(self) -> str | None:
+        """The target all others are compared to bit by bit: the first that runs here."""
+        return next((status.name for status in self.statuses.values() if status.runs), None)
+
+    def cases(self, specs: Mapping[str, OpSpec], selection: Selection) -> Iterator[Case]:
+        """Every selected case, in order of spec, variant, dtype, mode, target."""
+        modes = self.backend.modes()
+        for spec in specs.values():
+            variants = modes.get(spec.modes, ()) if spec.modes else ("",)
+            for variant in (v for v in variants if not selection.variants or not v or v in selection.variants):
+                for fmt in spec.dtypes:
+                    for quant in (q for q in spec.quants if not selection.quants or q in selection.quants):
+                        for target in selection.targets(self.statuses):
+                            yield Case(spec, fmt, target, quant, variant)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What the user asked for; empty means everything."""
+
+    names: tuple[str, ...] = ()
+    quants: tuple[str, ...] = ()
+    variants: tuple[str, ...] = ()
+
+    def targets(self, statuses: Mapping[str, TargetStatus]) -> list[str]:
+        """Targets selected by name or by ISA. Raises ``ValueError`` naming what is unknown and what is known."""
+        if not self.names:
+            return list(statuses)
+        known = {name: {name, status.isa} for name, status in statuses.items()}
+        for asked in self.names:
+            if not any(asked in words for words in known.values()):
+                raise ValueError(f"selecting targets: target={asked!r}, expected one of {', '.join(known)}")
+        return [name for name, words in known.items() if words & set(self.names)]

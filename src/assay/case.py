@@ -1,0 +1,109 @@
+"""Case: what is checked. Example: one input of it. Both have a stable id, the same in test, record and ledger."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+
+from assay.formats import Format
+from assay.spec import Operand, OpSpec
+from assay.strategies import layouts, values
+from assay.strategies.shapes import Dims
+
+
+@dataclass(frozen=True)
+class Case:
+    """One spec in one dtype, quantisation mode and variant, on one target."""
+
+    spec: OpSpec
+    format: Format
+    target: str
+    quant: str = "fp32"
+    variant: str = ""
+
+    @cached_property
+    def id(self) -> str:
+        """``rms_norm-f32-aarch64_neon``; ``attention-flash-f32-w8-x86_64_avx2`` with a variant and a mode."""
+        quant = "" if self.quant == "fp32" else self.quant
+        parts = (self.spec.name, self.variant, self.format.name, quant, self.target)
+        return "-".join(part.replace("-", "_") for part in parts if part)
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """Marker names: select with ``-m 'rms_norm and aarch64_neon'``."""
+        parts = (self.spec.name, self.spec.kind, self.variant, self.format.name, self.quant, self.target)
+        return tuple(re.sub(r"\W", "_", part) for part in parts if part)
+
+
+@dataclass(frozen=True)
+class Example:
+    """One input, reproducible from its text: sizes, kind of values, layout, generator seed."""
+
+    dims: Mapping[str, int]
+    values: str = "normal"
+    layout: str = "contiguous"
+    seed: int = 0
+
+    def suffix(self, spec: OpSpec) -> str:
+        """``B2S7D33``: the sizes that identify it."""
+        return "".join(f"{name}{size}" for name, size in spec.shapes.named(self.dims).items())
+
+    @property
+    def code(self) -> str:
+        """Seed, layout and kind of values in one hexadecimal number: what ``--seed`` takes to replay an example."""
+        return f"{self.seed << 16 | layouts.NAMES.index(self.layout) << 8 | values.NAMES.index(self.values):#x}"
+
+    @classmethod
+    def parse(cls, spec: OpSpec, suffix: str, code: int) -> Example:
+        """The inverse of ``suffix`` and ``code``. Raises ``ValueError`` if the sizes are not the spec's."""
+        dims = {name: int(size) for name, size in re.findall(r"([A-Za-z]+)(\d+)", suffix)}
+        expected = {*spec.shapes.free, *(spec.shapes.static[0] if spec.shapes.static else ())}
+        if set(dims) != expected:
+            raise ValueError(f"shape of {spec.name}: {suffix!r} names {sorted(dims)}, expected {sorted(expected)}")
+        layout, kind = layouts.NAMES[code >> 8 & 0xFF], values.NAMES[code & 0xFF]
+        return cls(spec.shapes.complete(dims), kind, layout, code >> 16)
+
+
+def materialise(spec: OpSpec, fmt: Format, example: Example) -> list[torch.Tensor]:
+    """The operands of an example, rounded to their formats and laid out. The layout goes to data and fixed operands."""
+    rng = np.random.default_rng(example.seed)
+    if example.values == values.INTEGERS:
+        if spec.exact is None:
+            raise ValueError(f"exact operands of {spec.name}: the spec has no exact mode")
+        arrays = spec.exact(rng, example.dims)
+    else:
+        chosen = example.seed % max(sum(o.role == "data" for o in spec.operands), 1)
+        arrays = tuple(_fill(o, rng, example, i, chosen) for i, o in enumerate(spec.operands))
+    tensors = []
+    for operand, array in zip(spec.operands, arrays, strict=True):
+        tensor = torch.from_numpy(np.array(array, order="C")).to((operand.format or fmt).torch)
+        rearranged = operand.role != "weight" and not (operand.role == "fixed" and example.layout == "expanded")
+        tensors.append(layouts.LAYOUTS[example.layout](tensor) if rearranged else tensor)
+    return tensors
+
+
+def _fill(operand: Operand, rng: np.random.Generator, example: Example, index: int, chosen: int) -> np.ndarray:
+    shape = operand.shape(example.dims)
+    if operand.fill is not None:
+        return operand.fill(rng, shape, example.dims)
+    kind = values.VALUES[example.values]
+    if operand.role == "weight" or not (kind.everywhere or index == chosen):
+        kind = values.VALUES["normal"]
+    return kind.fill(rng, shape)
+
+
+def arrays(tensors: list[torch.Tensor]) -> list[np.ndarray]:
+    """What the golden works on: float64 for floats, int64 for the rest."""
+    return [t.to(torch.float64 if t.is_floating_point() else torch.int64).numpy() for t in tensors]
+
+
+def dims_of(spec: OpSpec, tensors: list[torch.Tensor]) -> Dims:
+    """Sizes by dimension name, read off concrete operands."""
+    return {
+        axis: n for o, t in zip(spec.operands, tensors, strict=True) for axis, n in zip(o.axes, t.shape, strict=True)
+    }

@@ -1,0 +1,183 @@
+"""The judge of one case: runs examples, compares, keeps count, and raises a readable report on the first fault."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+
+from assay import compare, report
+from assay.backends.protocol import Finding, Unsupported
+from assay.bench import Bench, Subject
+from assay.case import Case, Example, arrays, materialise
+from assay.compare import Mismatch, Verdict
+from assay.explore import Profile, Stop, examples, explore, seed_of
+from assay.spec import OpSpec
+from assay.strategies.values import INTEGERS, VALUES
+
+
+@dataclass
+class Tally:
+    """What a check saw: examples run, the worst error/bound and where, the largest error in ulp."""
+
+    examples: int = 0
+    headroom: float = 0.0
+    ulps: float = 0.0
+    worst: Example | None = None
+
+    def note(self, example: Example, verdict: Verdict) -> None:
+        if verdict.headroom >= self.headroom:
+            self.headroom, self.worst = verdict.headroom, example
+        if verdict.kind == "bound":
+            self.ulps = max(self.ulps, verdict.ulps)
+
+
+@dataclass
+class Judge:
+    """One case under one test. ``replayed`` is the single example to run instead of drawing any."""
+
+    bench: Bench
+    case: Case
+    profile: Profile
+    nodeid: str
+    seed: int = 0
+    examples: int = 50
+    replayed: Example | None = None
+    stored: Sequence[Example] = ()
+    tally: Tally = field(default_factory=Tally)
+
+    @property
+    def subject(self) -> Subject:
+        return self.bench.subject(self.case)
+
+    @property
+    def spec(self) -> OpSpec:
+        return self.case.spec
+
+    def explore(
+        self,
+        body: Callable[[Example], None],
+        *,
+        values: Sequence[str],
+        layouts: Sequence[str] = ("contiguous",),
+        label: str = "",
+    ) -> None:
+        """Run ``body`` on the replayed example, or on the stored worst ones and then drawn ones.
+
+        Raises ``Mismatch`` with the report of the smallest failing example, ``Finding`` on a crash, at once.
+        """
+        edges = self.subject.compiled().edges
+        try:
+            for example in self.stored if self.replayed is None else (self.replayed,):
+                self._once(body, example)
+            if self.replayed is None:
+                explore(
+                    lambda example: self._once(body, example),
+                    examples(self.spec, edges, self.subject.limit, values=values, layouts=layouts),
+                    count=self.profile.count(self.examples),
+                    seed=seed_of(f"{self.nodeid}{label}", self.seed),
+                    guided=self.profile.guided,
+                )
+        except Stop as stop:
+            raise stop.cause from None
+
+    def _once(self, body: Callable[[Example], None], example: Example) -> None:
+        self.tally.examples += 1
+        try:
+            with np.errstate(all="ignore"):
+                body(example)
+        except Finding as finding:
+            raise Stop(Finding(report.text(self.case, example, str(finding), **self._context(example)))) from finding
+
+    def inputs(self, example: Example) -> list[torch.Tensor]:
+        return materialise(self.spec, self.case.format, example)
+
+    def run(
+        self, inputs: Sequence[torch.Tensor], example: Example, *, threads: int = 1, plain: bool = False
+    ) -> np.ndarray:
+        return self.subject.run(inputs, example.dims, threads=threads, plain=plain)
+
+    def within_bound(self, example: Example) -> None:
+        """The result is inside its bound on every element; on normal data the aggregate error is at its floor too."""
+        inputs = self.inputs(example)
+        got = self.run(inputs, example)
+        verdict = self.verdict(got, inputs, example)
+        self.tally.note(example, verdict)
+        if not verdict.passed:
+            raise Mismatch(self._report(example, verdict, inputs))
+        allowed = compare.nmse_allowed(self.spec.out or self.case.format)
+        if VALUES[example.values].zero_mean and got.size >= compare.NMSE_ELEMENTS and verdict.nmse > allowed:
+            size = f"NMSE {verdict.nmse:.2e}, allowed {allowed:.2e} (assay/compare.py)"
+            raise Mismatch(report.text(self.case, example, "aggregate error", worst=size, **self._context(example)))
+
+    def exact(self, example: Example) -> None:
+        """On operands whose every intermediate is representable the result equals the golden to the bit."""
+        example = replace(example, values=INTEGERS)
+        inputs = self.inputs(example)
+        verdict = self.verdict(self.run(inputs, example), inputs, example, exact=True)
+        self.tally.note(example, verdict)
+        if not verdict.passed:
+            raise Mismatch(self._report(example, verdict, inputs))
+
+    def across(self, example: Example) -> None:
+        """The reference target gives the same bits on the same input."""
+        reference = self.bench.subject(replace(self.case, target=self.bench.reference))
+        inputs = self.inputs(example)
+        here, there = self.run(inputs, example), reference.run(inputs, example.dims)
+        self.same(example, f"{self.case.target} and {reference.case.target} differ", here, there)
+
+    def verdict(
+        self, got: np.ndarray, inputs: Sequence[torch.Tensor], example: Example, *, exact: bool = False
+    ) -> Verdict:
+        """Compare a result with the golden on these inputs."""
+        operands, setting = arrays(list(inputs)), self.subject.setting(example)
+        want = self.spec.golden(*operands)
+        bound = np.zeros(want.shape) if exact else self.spec.bound(setting, want, *operands)
+        return compare.compare(got, want, bound, setting.out, signed_zero=self.spec.signed_zero)
+
+    def same(self, example: Example, what: str, one: np.ndarray, other: np.ndarray, axes: Sequence[str] = ()) -> None:
+        """Two results that must agree to the bit. Raises ``Mismatch`` headed by ``what``."""
+        if one.shape == other.shape:
+            wrong = ~((one == other) & (np.signbit(one) == np.signbit(other)) | np.isnan(one) & np.isnan(other))
+            if not wrong.any():
+                return
+            worst = tuple(int(i) for i in np.argwhere(wrong)[0])
+            first = f"first at {list(worst)}: {one[worst]:.9g} and {other[worst]:.9g}"
+            where = compare.spread(wrong, axes or self.spec.result.split())
+        else:
+            first, where = f"shapes {one.shape} and {other.shape}", ""
+        raise Mismatch(report.text(self.case, example, what, worst=first, spread=where, **self._context(example)))
+
+    def require_bits(self) -> None:
+        """Raises ``Unsupported`` if the target declares that equal sums may differ in their last bits between calls."""
+        if not self.subject.status.facts.get("bit_reproducible", True):
+            raise Unsupported(f"{self.case.target} of {self.bench.backend.name} does not promise bit-equal results")
+
+    def _report(self, example: Example, verdict: Verdict, inputs: Sequence[torch.Tensor]) -> str:
+        axes = self.spec.result.split()
+        lines = {"eager": self._eager(inputs, example), "stage": self._stage(inputs, example)}
+        return report.mismatch(self.case, example, verdict, axes, **lines, replay=self._replay(example))
+
+    def _context(self, example: Example) -> dict[str, str]:
+        return {"input": report.inputs(example), "replay": self._replay(example)}
+
+    def _replay(self, example: Example) -> str:
+        return report.replay(self.nodeid, self.case, example, f" --backend {self.bench.backend.name}")
+
+    def _eager(self, inputs: Sequence[torch.Tensor], example: Example) -> str:
+        """PyTorch's own error on the same input: a second yardstick, not a verdict."""
+        with torch.no_grad():
+            result = self.spec.module()(*inputs)
+        got = result.to(torch.float64 if result.is_floating_point() else torch.int64).numpy()
+        verdict = self.verdict(got, inputs, example)
+        return f"PyTorch on the same input: {verdict.ulps:.3g} ulp, error/bound {verdict.headroom:.3g}"
+
+    def _stage(self, inputs: Sequence[torch.Tensor], example: Example) -> str:
+        """The first stage of the compilation whose own execution leaves the bound, where the backend has stages."""
+        for name, execute in self.subject.compiled(example.dims).stages():
+            got = execute(*inputs)[0]
+            if not self.verdict(arrays([got])[0], inputs, example).passed:
+                return f"first stage outside the bound: {name}"
+        return ""

@@ -1,0 +1,229 @@
+"""pytest plugin: turns specs into cases, cases into tests, and every outcome into a recorded row.
+
+Tests ask for the fixture ``judge`` and say which cases they want: ``@pytest.mark.cases("op", examples=60)``.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from assay import backends
+from assay.backends.protocol import Finding, NotRunHere, Unsupported
+from assay.bench import Bench, Selection
+from assay.case import Case, Example
+from assay.compare import Mismatch
+from assay.explore import PROFILES
+from assay.judge import Judge
+from assay.record import provenance
+from assay.record.controller import CASE, Controller
+from assay.record.rows import CaseKey, Run
+from assay.record.writer import RecordError, Writer
+from assay.spec import OpSpec, registry
+from assay.strategies.shapes import is_suffix
+from assay.worst import stored_examples
+
+BENCH = pytest.StashKey[Bench]()
+OPS = Path("ops")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("assay")
+    group.addoption(
+        "--backend", default="anvil", help="compiler under test: an adapter's name or a module with BACKEND"
+    )
+    group.addoption("--target", action="append", default=[], help="target or ISA, repeatable; default all")
+    group.addoption("--quant", action="append", default=[], help="quantisation mode, repeatable; default all")
+    group.addoption("--variant", action="append", default=[], help="kernel variant, repeatable; default all")
+    group.addoption("--profile", default="quick", choices=sorted(PROFILES), help="how hard to look (default quick)")
+    group.addoption("--seed", type=lambda text: int(text, 0), default=0, help="base seed, or the seed of a replay")
+    group.addoption("--shard", default="1/1", help="i/n: run the i-th of n parts; the parts add up to the whole")
+    group.addoption("--record", metavar="DIR", help="append a run record (JSON Lines) in DIR")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "cases(kind, examples, **needs): run once for every selected case of this kind")
+    shard(config)
+    if not hasattr(config, "workerinput"):
+        run = run_row(config)
+        controller = Controller(writer(config, run), lambda: known_keys(config), run)
+        config.pluginmanager.register(controller, "assay-controller")
+
+
+def bench(config: pytest.Config) -> Bench:
+    """The bench of this process, made when the first test asks for a case. Bad options are usage errors."""
+    if BENCH not in config.stash:
+        try:
+            config.stash[BENCH] = Bench.of(backends.load(config.getoption("--backend")))
+            selection(config).targets(config.stash[BENCH].statuses)
+        except ValueError as error:
+            raise pytest.UsageError(str(error)) from error
+        for mark in sorted({mark for case in all_cases(config) for mark in case.marks}):
+            config.addinivalue_line("markers", f"{mark}: cases with this part in their id")
+    return config.stash[BENCH]
+
+
+def selection(config: pytest.Config) -> Selection:
+    return Selection(*(tuple(config.getoption(name)) for name in ("--target", "--quant", "--variant")))
+
+
+def specs(config: pytest.Config) -> dict[str, OpSpec]:
+    return registry(config.rootpath / OPS)
+
+
+def all_cases(config: pytest.Config) -> list[Case]:
+    return list(bench(config).cases(specs(config), selection(config)))
+
+
+def shard(config: pytest.Config) -> tuple[int, int]:
+    """(i, n), 1 ≤ i ≤ n. Anything else is a usage error."""
+    text = config.getoption("--shard")
+    part, _, parts = text.partition("/")
+    if not (part.isdigit() and parts.isdigit() and 1 <= int(part) <= int(parts)):
+        raise pytest.UsageError(f"reading the shard: --shard={text!r}, expected i/n with 1 <= i <= n, e.g. 2/4")
+    return int(part), int(parts)
+
+
+def run_row(config: pytest.Config) -> Run:
+    return provenance.run(
+        seed=config.getoption("--seed"),
+        command=shlex.join(["pytest", *sys.argv[1:]]),
+        backend=config.getoption("--backend"),
+        profile=config.getoption("--profile"),
+    )
+
+
+def writer(config: pytest.Config, run: Run) -> Writer | None:
+    folder = config.getoption("--record")
+    try:
+        return Writer(Path(folder) / f"{run.run}.jsonl") if folder else None
+    except RecordError as error:
+        pytest.exit(str(error), returncode=error.exit_code)
+
+
+def key_of(case: Case, shape: str = "") -> CaseKey:
+    spec = case.spec
+    names = (case.id, spec.kind, spec.name, case.target, case.format.name, case.quant, case.variant)
+    return CaseKey(*names, shape, spec.digest)
+
+
+def known_keys(config: pytest.Config) -> dict[str, CaseKey]:
+    """Keys by case id: what the controller knows of a test whose worker died before it could report."""
+    return {case.id: key_of(case) for case in all_cases(config)}
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    mark = metafunc.definition.get_closest_marker("cases")
+    if mark is None or "judge" not in metafunc.fixturenames:
+        return
+    (kind,) = mark.args
+    here, needs = bench(metafunc.config), {k: v for k, v in mark.kwargs.items() if k != "examples"}
+    cases = [c for c in all_cases(metafunc.config) if c.spec.kind == kind and wanted(c, here, **needs)]
+    params = [pytest.param((case, None), id=case.id, marks=marks(case)) for case in cases]
+    params += [
+        pytest.param((case, example), id=f"{case.id}-{example.suffix(case.spec)}", marks=marks(case))
+        for case, example in replays(metafunc, cases)
+    ]
+    metafunc.parametrize("judge", params, indirect=True)
+
+
+def wanted(case: Case, here: Bench, *, has: str = "", across: bool = False) -> bool:
+    """``has``: the spec's field must not be empty. ``across``: the target is compared to the reference target."""
+    return (not has or bool(getattr(case.spec, has))) and not (across and case.target == here.reference)
+
+
+def marks(case: Case) -> list[pytest.MarkDecorator]:
+    return [getattr(pytest.mark, mark) for mark in case.marks]
+
+
+def replays(metafunc: pytest.Metafunc, cases: list[Case]) -> Iterator[tuple[Case, Example]]:
+    """Single examples addressed on the command line: ``test_x[<case id>-<shape>] --seed <code>``."""
+    config = metafunc.config
+    for argument in config.args:
+        _, found, inside = argument.partition(f"::{metafunc.definition.name}[")
+        for case in cases if found else ():
+            suffix = inside.removesuffix("]").removeprefix(f"{case.id}-")
+            if suffix != inside.removesuffix("]") and is_suffix(suffix):
+                try:
+                    yield case, Example.parse(case.spec, suffix, config.getoption("--seed"))
+                except ValueError as error:
+                    raise pytest.UsageError(str(error)) from error
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    part, parts = shard(config)
+    kept = [item for index, item in enumerate(items) if index % parts == part - 1]
+    if len(kept) < len(items):
+        config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
+        items[:] = kept
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """All tests of a case on one worker, so that it is compiled once."""
+    from assay.record.scheduling import CaseScheduling
+
+    return CaseScheduling(config, log) if config.getoption("dist") == "load" else None
+
+
+@pytest.fixture
+def judge(request: pytest.FixtureRequest) -> Judge:
+    """The judge of this test's case."""
+    case, example = request.param
+    config, mark = request.config, request.node.get_closest_marker("cases")
+    return Judge(
+        bench=bench(config),
+        case=case,
+        profile=PROFILES[config.getoption("--profile")],
+        nodeid=request.node.nodeid.split("[")[0],
+        seed=config.getoption("--seed"),
+        examples=mark.kwargs["examples"],
+        replayed=example,
+        stored=stored_examples(config.rootpath / OPS / "worst.jsonl", case.spec),
+    )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[None]:
+    """Run a test with a judge; put what it saw into the report, whatever the outcome."""
+    judge = pyfuncitem.funcargs.get("judge")
+    if not isinstance(judge, Judge):
+        return (yield)
+    status, reason = "ok", ""
+    try:
+        return (yield)
+    except (Mismatch, Finding) as error:
+        status, reason = "failed", str(error)
+    except (Unsupported, NotRunHere) as error:
+        status, reason = ("unsupported" if isinstance(error, Unsupported) else "not_run"), str(error)
+    except Exception as error:
+        status, reason = "failed", f"{type(error).__name__}: {error}"
+        raise
+    finally:
+        pyfuncitem.user_properties.append((CASE, facts(judge, status, reason)))
+    if status == "failed":
+        pytest.fail(reason, pytrace=False)
+    pytest.skip(f"{status}: {reason}")
+
+
+def facts(judge: Judge, status: str, reason: str) -> dict[str, Any]:
+    """What the controller needs for one result row, as plain data that crosses process borders."""
+    tally, subject, shape = judge.tally, judge.subject, judge.replayed.suffix(judge.spec) if judge.replayed else ""
+    worst = (tally.worst.suffix(judge.spec), tally.worst.code) if tally.worst else ("", "")
+    return {
+        "case": asdict(key_of(judge.case, shape)),
+        "status": status,
+        "reason": reason,
+        "executor": subject.status.executor,
+        "artifact": subject.artifact,
+        "examples": tally.examples,
+        "headroom": float(tally.headroom) if tally.examples else None,
+        "ulps": float(tally.ulps) if tally.examples else None,
+        "worst": list(worst),
+    }

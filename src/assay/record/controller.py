@@ -1,0 +1,103 @@
+"""The one process that writes: turns test reports into rows as they arrive, and says at the end what was checked."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from assay.record.rows import CaseKey, Metric, Result, Run
+from assay.record.writer import RecordError, Writer
+
+#: Name of the user property a checked test carries: the facts of its row.
+CASE = "assay"
+
+
+class Controller:
+    """Registered on the controller of a parallel run and on the only process of a sequential one."""
+
+    def __init__(self, writer: Writer | None, keys: Callable[[], Mapping[str, CaseKey]], run: Run) -> None:
+        self.writer, self.keys, self.run = writer, keys, run
+        self.results: list[Result] = []
+
+    def pytest_sessionstart(self) -> None:
+        self._write(self.run)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """One row per finished test, and one for a test whose worker died in it."""
+        result = result_of(report, self.keys, self.run.run)
+        if result is not None:
+            self.results.append(result)
+            self._write(result)
+
+    def pytest_sessionfinish(self) -> None:
+        if self.writer is not None:
+            self.writer.close()
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        if self.results:
+            terminalreporter.section("assay")
+            for line in summary(self.results):
+                terminalreporter.write_line(line)
+            if self.writer is not None:
+                terminalreporter.write_line(f"record   {self.writer.path}")
+
+    def _write(self, row: Run | Result) -> None:
+        if self.writer is None:
+            return
+        try:
+            self.writer.write(row)
+        except RecordError as error:
+            self.writer = None
+            pytest.exit(str(error), returncode=error.exit_code)
+
+
+def result_of(report: pytest.TestReport, keys: Callable[[], Mapping[str, CaseKey]], run: str) -> Result | None:
+    """The row of a report: None for tests without a case and for phases that decide nothing."""
+    facts = dict(report.user_properties).get(CASE) if report.when == "call" else None
+    check = report.nodeid.split("[")[0].split("::")[-1]
+    if facts is not None:
+        shared = {name: facts[name] for name in ("status", "reason", "executor", "artifact", "examples")}
+        metrics = tuple(metrics_of(facts)) + tuple(Metric(**metric) for metric in facts.get("metrics", ()))
+        return Result(CaseKey(**facts["case"]), check, **shared, seconds=report.duration, metrics=metrics, run=run)
+    if report.failed and report.when != "teardown":
+        key = key_of(report.nodeid, keys()) if "[" in report.nodeid else None
+        return key and Result(key, check, "failed", reason=last_line(report), seconds=report.duration, run=run)
+    return None
+
+
+def metrics_of(facts: Mapping[str, Any]) -> list[Metric]:
+    """The two numbers every numerical check has."""
+    units = (("headroom", "error/bound"), ("ulps", "ulp"))
+    return [Metric(name, facts[name], unit) for name, unit in units if facts.get(name) is not None]
+
+
+def key_of(nodeid: str, keys: Mapping[str, CaseKey]) -> CaseKey | None:
+    """The case of a node id, also with a shape behind it; None if it has none."""
+    inside = nodeid.partition("[")[2].removesuffix("]")
+    return keys.get(inside) or keys.get(inside.rpartition("-")[0])
+
+
+def last_line(report: pytest.TestReport) -> str:
+    lines = str(report.longrepr).strip().splitlines()
+    return lines[-1] if lines else "failed without a message"
+
+
+def summary(results: list[Result]) -> list[str]:
+    """Cases, examples, worst headroom with its case, and every reason something did not run."""
+    status = Counter(result.status for result in results)
+    ran = [r for r in results if r.status in ("ok", "failed")]
+    counts = ", ".join(f"{status[name]} {name}" for name in ("ok", "failed", "not_run", "unsupported") if status[name])
+    lines = [
+        f"cases    {len({r.case.id for r in ran})} on {len({r.case.target for r in ran})} targets, checks: {counts}",
+        f"examples {sum(r.examples for r in results)}",
+    ]
+    measured = [(r.metric("headroom"), r) for r in ran if r.status == "ok" and r.metric("headroom") is not None]
+    if measured:
+        headroom, worst = max(measured, key=lambda pair: pair[0] or 0.0)
+        lines.append(f"headroom worst error/bound {headroom:.3f} in {worst.check}[{worst.case.id}]")
+    missing = Counter((r.status, r.case.target, r.reason) for r in results if r.status in ("not_run", "unsupported"))
+    lines += [f"{status}: {count} checks on {target}: {reason}" for (status, target, reason), count in missing.items()]
+    return lines

@@ -1,0 +1,13 @@
+"""How a parallel run hands out tests: a case's tests together, on whichever worker is free."""
+
+from __future__ import annotations
+
+from xdist.scheduler.loadscope import LoadScopeScheduling
+
+
+class CaseScheduling(LoadScopeScheduling):
+    """One unit of work per case id; tests without a case form one unit per file."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        path, _, inside = nodeid.partition("[")
+        return inside.removesuffix("]") or path.split("::")[0]
