@@ -1,4 +1,4 @@
-"""attention: causal over its own tokens (prefill), full, and over a cache with a past per row (decode, chunked prefill)."""
+"""attention: causal over its own tokens, full, and over a cache with a past per row (decode, chunked prefill)."""
 
 from functools import partial
 

@@ -139,7 +139,7 @@ def attention(
     The bracket is the relative error of the weights: scores off by δ change every weight by at most exp(2δ) − 1 ≈ 2δ.
     The maximum runs over visible keys only. Weights below the smallest normal number may vanish.
     """
-    scale = 1.0 / np.sqrt(max(q.shape[-1], 1)) if scale is None else scale
+    scale = 1.0 / float(np.sqrt(max(q.shape[-1], 1))) if scale is None else scale
     group = q.shape[1] // max(k.shape[1], 1)
     mask = visible((q.shape[2], k.shape[2]), past, causal=causal, window=window)[:, None]
     keys = np.where(seen_by_any(mask), np.repeat(np.abs(k), group, axis=1), 0.0)
@@ -147,8 +147,7 @@ def attention(
     largest = np.max(np.where(mask, size, 0.0), axis=-1, keepdims=True, initial=0.0)
     score_error = scale * root(q.shape[-1]) * setting.acc.u * largest
     relative = 2.0 * score_error + (root(k.shape[2]) + 8.0) * setting.acc.u
-    options = {"scale": scale, "causal": causal, "window": window, "softcap": softcap}
-    magnitude = reference.attention(q, k, np.abs(v), past, **options)
+    magnitude = reference.attention(q, k, np.abs(v), past, scale=scale, causal=causal, window=window, softcap=softcap)
     floor = k.shape[2] * setting.acc.smallest_normal * (1.0 + largest_value(v))
     return setting.out.u * np.abs(want) + np.expm1(relative) * magnitude + floor
 

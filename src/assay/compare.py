@@ -86,9 +86,9 @@ def _verdict(
 ) -> Verdict:
     if ratio.size == 0:
         return Verdict(0.0, wrong, (), 0.0, 0.0, 0.0, np.nan, np.nan, kind)
-    worst = tuple(int(i) for i in np.unravel_index(np.argmax(np.nan_to_num(ratio, nan=np.inf)), ratio.shape))
+    worst = tuple(int(i) for i in np.unravel_index(np.argmax(np.where(np.isnan(ratio), np.inf, ratio)), ratio.shape))
     ulp = float(fmt.ulp(np.asarray(want[worst], np.float64))) if fmt.is_float else 1.0
-    headroom = float(np.nan_to_num(ratio[worst], nan=np.inf))
+    headroom = np.inf if np.isnan(ratio[worst]) else float(ratio[worst])
     values = (float(error[worst]), float(bound[worst]), float(error[worst]) / ulp, float(got[worst]))
     return Verdict(headroom, wrong, worst, *values, float(want[worst]), kind, nmse(got, want))
 
@@ -122,7 +122,7 @@ def spread(wrong: np.ndarray, axes: Sequence[str], edges: dict[str, int] | None 
     Names every axis on which the wrong elements occupy one index or one contiguous end while others are free.
     """
     count, total = int(wrong.sum()), wrong.size
-    places = []
+    places: list[str] = []
     for axis, name in enumerate(axes[: wrong.ndim]):
         others = tuple(a for a in range(wrong.ndim) if a != axis)
         hit = np.flatnonzero(wrong.any(axis=others))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import hypothesis
 from hypothesis import HealthCheck, Phase, Verbosity, strategies
+from hypothesis.errors import Flaky
 
 from assay.case import Example
 from assay.compare import Mismatch
@@ -31,6 +32,10 @@ class Profile:
 PROFILES = {
     p.name: p for p in (Profile("quick", 0.25), Profile("ci", 1.0), Profile("deep", 40.0, random=True, guided=True))
 }
+
+
+#: Slow kernels under an emulator and large arrays are what this search is for.
+QUIET = (HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much, HealthCheck.large_base_example)
 
 
 class Stop(BaseException):
@@ -82,7 +87,7 @@ def explore(
         verbosity=Verbosity.quiet,
         report_multiple_bugs=False,
         print_blob=False,
-        suppress_health_check=list(HealthCheck),
+        suppress_health_check=QUIET,
     )
     @hypothesis.given(strategy)
     def search(example: Example) -> None:
@@ -90,7 +95,7 @@ def explore(
 
     try:
         search()
-    except hypothesis.errors.Flaky as error:
+    except Flaky as error:
         cause = next((e for e in getattr(error, "exceptions", ()) if isinstance(e, Mismatch)), error)
         raise Mismatch(f"{cause}\n  repeat   not repeatable: the same input passed when it was run again") from error
 

@@ -58,8 +58,8 @@ def causality(judge: Judge, example: Example) -> None:
 
     inputs = judge.inputs(example)
     before, after = judge.run(inputs, example), judge.run(on_axes(judge, inputs, axis, poison), example)
-    kept = [np.take(result, range(cut), result_axis(judge, axis)) for result in (before, after)]
-    judge.same(example, f"position {cut} and later change a result before it", *kept)
+    before, after = (np.take(result, range(cut), result_axis(judge, axis)) for result in (before, after))
+    judge.same(example, f"position {cut} and later change a result before it", before, after)
 
 
 def prefix(*names: str) -> Property:

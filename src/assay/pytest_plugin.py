@@ -47,6 +47,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--record", metavar="DIR", help="append a run record (JSON Lines) in DIR")
 
 
+def option(config: pytest.Config, name: str) -> Any:
+    return config.getoption(name)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "cases(kind, examples, **needs): run once for every selected case of this kind")
     shard(config)
@@ -60,7 +64,7 @@ def bench(config: pytest.Config) -> Bench:
     """The bench of this process, made when the first test asks for a case. Bad options are usage errors."""
     if BENCH not in config.stash:
         try:
-            config.stash[BENCH] = Bench.of(backends.load(config.getoption("--backend")))
+            config.stash[BENCH] = Bench.of(backends.load(option(config, "--backend")))
             selection(config).targets(config.stash[BENCH].statuses)
         except ValueError as error:
             raise pytest.UsageError(str(error)) from error
@@ -70,7 +74,7 @@ def bench(config: pytest.Config) -> Bench:
 
 
 def selection(config: pytest.Config) -> Selection:
-    return Selection(*(tuple(config.getoption(name)) for name in ("--target", "--quant", "--variant")))
+    return Selection(*(tuple(option(config, name)) for name in ("--target", "--quant", "--variant")))
 
 
 def specs(config: pytest.Config) -> dict[str, OpSpec]:
@@ -83,7 +87,7 @@ def all_cases(config: pytest.Config) -> list[Case]:
 
 def shard(config: pytest.Config) -> tuple[int, int]:
     """(i, n), 1 ≤ i ≤ n. Anything else is a usage error."""
-    text = config.getoption("--shard")
+    text = option(config, "--shard")
     part, _, parts = text.partition("/")
     if not (part.isdigit() and parts.isdigit() and 1 <= int(part) <= int(parts)):
         raise pytest.UsageError(f"reading the shard: --shard={text!r}, expected i/n with 1 <= i <= n, e.g. 2/4")
@@ -92,15 +96,15 @@ def shard(config: pytest.Config) -> tuple[int, int]:
 
 def run_row(config: pytest.Config) -> Run:
     return provenance.run(
-        seed=config.getoption("--seed"),
+        seed=option(config, "--seed"),
         command=shlex.join(["pytest", *sys.argv[1:]]),
-        backend=config.getoption("--backend"),
-        profile=config.getoption("--profile"),
+        backend=option(config, "--backend"),
+        profile=option(config, "--profile"),
     )
 
 
 def writer(config: pytest.Config, run: Run) -> Writer | None:
-    folder = config.getoption("--record")
+    folder = option(config, "--record")
     try:
         return Writer(Path(folder) / f"{run.run}.jsonl") if folder else None
     except RecordError as error:
@@ -151,7 +155,7 @@ def replays(metafunc: pytest.Metafunc, cases: list[Case]) -> Iterator[tuple[Case
             suffix = inside.removesuffix("]").removeprefix(f"{case.id}-")
             if suffix != inside.removesuffix("]") and is_suffix(suffix):
                 try:
-                    yield case, Example.parse(case.spec, suffix, config.getoption("--seed"))
+                    yield case, Example.parse(case.spec, suffix, option(config, "--seed"))
                 except ValueError as error:
                     raise pytest.UsageError(str(error)) from error
 
@@ -169,7 +173,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """All tests of a case on one worker, so that it is compiled once."""
     from assay.record.scheduling import CaseScheduling
 
-    return CaseScheduling(config, log) if config.getoption("dist") == "load" else None
+    return CaseScheduling(config, log) if option(config, "dist") == "load" else None
 
 
 @pytest.fixture
@@ -180,9 +184,9 @@ def judge(request: pytest.FixtureRequest) -> Judge:
     return Judge(
         bench=bench(config),
         case=case,
-        profile=PROFILES[config.getoption("--profile")],
+        profile=PROFILES[option(config, "--profile")],
         nodeid=request.node.nodeid.split("[")[0],
-        seed=config.getoption("--seed"),
+        seed=option(config, "--seed"),
         examples=mark.kwargs["examples"],
         replayed=example,
         stored=stored_examples(config.rootpath / OPS / "worst.jsonl", case.spec),

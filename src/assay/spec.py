@@ -109,7 +109,7 @@ class OpSpec:
     @property
     def dynamic(self) -> tuple[Mapping[int, str], ...]:
         """Per operand, its run-time dimensions by position."""
-        fixed = set(self.shapes.static[0]) if self.shapes.static else set()
+        fixed: set[str] = set(self.shapes.static[0]) if self.shapes.static else set()
         return tuple({i: a for i, a in enumerate(o.axes) if a not in fixed} for o in self.operands)
 
     def operand(self, name: str) -> int:

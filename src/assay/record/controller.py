@@ -13,6 +13,7 @@ from assay.record.writer import RecordError, Writer
 
 #: Name of the user property a checked test carries: the facts of its row.
 CASE = "assay"
+SHARED = ("status", "reason", "executor", "artifact", "examples")
 
 
 class Controller:
@@ -56,10 +57,11 @@ class Controller:
 
 def result_of(report: pytest.TestReport, keys: Callable[[], Mapping[str, CaseKey]], run: str) -> Result | None:
     """The row of a report: None for tests without a case and for phases that decide nothing."""
-    facts = dict(report.user_properties).get(CASE) if report.when == "call" else None
+    properties: dict[str, Any] = dict(report.user_properties)
+    facts: Mapping[str, Any] | None = properties.get(CASE) if report.when == "call" else None
     check = report.nodeid.split("[")[0].split("::")[-1]
     if facts is not None:
-        shared = {name: facts[name] for name in ("status", "reason", "executor", "artifact", "examples")}
+        shared: dict[str, Any] = {name: facts[name] for name in SHARED}
         metrics = tuple(metrics_of(facts)) + tuple(Metric(**metric) for metric in facts.get("metrics", ()))
         return Result(CaseKey(**facts["case"]), check, **shared, seconds=report.duration, metrics=metrics, run=run)
     if report.failed and report.when != "teardown":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 #: ok: ran here and was compared here. failed: wrong, or crashed. not_run: this machine cannot. unsupported: the
 #: compiler says it cannot.
@@ -79,7 +79,7 @@ class Run:
     command: str
     backend: str
     profile: str
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 def encode(row: Run | Result) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def encode(row: Run | Result) -> dict[str, Any]:
 
 def decode(data: Mapping[str, Any]) -> Run | Result:
     """The inverse of :func:`encode`. Raises ``ValueError`` on an unknown type or schema."""
-    fields = {name: value for name, value in data.items() if name not in ("type", "schema")}
+    fields: dict[str, Any] = {name: value for name, value in data.items() if name not in ("type", "schema")}
     if data.get("schema") != SCHEMA or data.get("type") not in ("run", "result"):
         raise ValueError(
             f"reading a run record: type={data.get('type')!r} schema={data.get('schema')!r}, "
@@ -98,13 +98,18 @@ def decode(data: Mapping[str, Any]) -> Run | Result:
         )
     if data["type"] == "run":
         return Run(**fields)
-    metrics = tuple(Metric(**{**m, "samples": tuple(m["samples"])}) for m in fields.pop("metrics"))
+    metrics = tuple(_metric(metric) for metric in fields.pop("metrics"))
     return Result(case=CaseKey(**fields.pop("case")), metrics=metrics, **fields)
+
+
+def _metric(fields: dict[str, Any]) -> Metric:
+    samples: tuple[float, ...] = tuple(fields.pop("samples"))
+    return Metric(**fields, samples=samples)
 
 
 def _finite(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _finite(item) for name, item in value.items()}
+        return {name: _finite(item) for name, item in cast(dict[str, Any], value).items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
+        return [_finite(item) for item in cast(list[Any], value)]
     return None if isinstance(value, float) and not math.isfinite(value) else value

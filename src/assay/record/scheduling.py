@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xdist.scheduler.loadscope import LoadScopeScheduling
+from xdist.scheduler.loadscope import LoadScopeScheduling  # pyright: ignore[reportMissingTypeStubs]
 
 
 class CaseScheduling(LoadScopeScheduling):

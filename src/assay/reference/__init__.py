@@ -5,8 +5,8 @@ Boring on purpose: no blocking, no masks by addition, no in-place update, nothin
 
 from assay.reference.attention import attention, kv_append
 from assay.reference.pointwise import add, mul, silu, swiglu
-from assay.reference.rows import argmax, embedding, linear, rms_norm, softmax
 from assay.reference.rope import rope, rope_angles
+from assay.reference.rows import argmax, embedding, linear, rms_norm, softmax
 
 __all__ = [
     "add",

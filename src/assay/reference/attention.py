@@ -52,7 +52,7 @@ def attention(
 
 def seen_by_any(mask: np.ndarray) -> np.ndarray:
     """[B, 1, T, 1]: keys that at least one query sees."""
-    return mask.any(axis=-2)[..., None]
+    return np.expand_dims(mask.any(axis=-2), -1)
 
 
 def weigh(scores: np.ndarray, mask: np.ndarray, v: np.ndarray) -> np.ndarray:
