@@ -20,7 +20,14 @@ from mlir.dialects import (
     transform,
     vector,
 )
-from mlir.ir import Context, InsertionPoint, Location, MLIRError, Module
+from mlir.dialects.llvm import translate_module_to_llvmir  # pyright: ignore[reportAttributeAccessIssue]
+from mlir.ir import (
+    Context,
+    InsertionPoint,
+    Location,
+    MLIRError,  # pyright: ignore[reportAttributeAccessIssue]
+    Module,
+)
 from mlir.passmanager import PassManager
 
 VERSION = "22.1.8.4"
@@ -45,6 +52,7 @@ __all__ = [
     "run_passes",
     "scf",
     "tensor",
+    "to_llvm_ir",
     "transform",
     "vector",
 ]
@@ -55,6 +63,11 @@ def context() -> Context:
     fresh = Context()
     fresh.enable_multithreading(False)
     return fresh
+
+
+def to_llvm_ir(module: Module) -> str:
+    """LLVM IR text of a module that holds nothing but the LLVM dialect (it crashes the process on anything else)."""
+    return translate_module_to_llvmir(module.operation)
 
 
 def run_passes(module: Module, passes: str) -> None:

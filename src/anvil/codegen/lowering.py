@@ -22,7 +22,7 @@ def to_llvm_ir(kernel: Kernel, target: Target, pipeline: Pipeline = KERNEL_TO_LL
             _run_stage(module, kernel, stage.name, stage.passes)
         _check_lowered(module, kernel)
         _set_attributes(module, target)
-        return mlir.llvm.translate_module_to_llvmir(module.operation)
+        return mlir.to_llvm_ir(module)
 
 
 def stages(kernel: Kernel, pipeline: Pipeline = KERNEL_TO_LLVM) -> Iterator[tuple[str, str]]:
@@ -60,7 +60,7 @@ def _check_lowered(module: mlir.Module, kernel: Kernel) -> None:
             left.add(op.name)
         return mlir.ir.WalkResult.ADVANCE
 
-    module.operation.walk(note)
+    module.operation.walk(note, mlir.ir.WalkOrder.PRE_ORDER)
     if left:
         raise LoweringError(f"lowering kernel {kernel.name!r}: nothing lowers {', '.join(sorted(left))} to LLVM")
 

@@ -41,6 +41,9 @@ SIGNALS = {
 }
 
 
+_KEPT: list[ctypes.Array[ctypes.c_char]] = []
+
+
 class Memory:
     """The guest's memory: host mappings, and the four levels of page tables that lead to them."""
 
@@ -241,8 +244,10 @@ def load_bochs(model: str, shim_path: str) -> tuple[Any, ctypes.CDLL]:
     extension = next(Path(spec.submodule_search_locations[0]).glob("_bochscpu.*.so"))
     factory = f"create_{model}_cpuid"
     shim = ctypes.CDLL(shim_path, ctypes.RTLD_GLOBAL)
-    shim.kept = (str(extension).encode(), f"_Z{len(factory)}{factory}P8BX_CPU_C".encode())
-    shim.shim_choose_model(*shim.kept)
+    # The shim keeps pointers to these strings, so they are C buffers that nobody frees.
+    for text in (str(extension), f"_Z{len(factory)}{factory}P8BX_CPU_C"):
+        _KEPT.append(ctypes.create_string_buffer(text.encode()))
+    shim.shim_choose_model(*_KEPT)
     shim.shim_alarm.argtypes = [ctypes.c_uint64, ctypes.c_int, ctypes.c_void_p, ctypes.c_uint64]
     import bochscpu
     import bochscpu.memory

@@ -130,7 +130,7 @@ class NativeExecutor:
         """A numpy view of memory at ``address`` (no copy); valid until the block is freed."""
         dtype = np.dtype(dtype)
         nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-        return np.frombuffer((ctypes.c_char * nbytes).from_address(address), dtype).reshape(shape)
+        return np.frombuffer(memoryview((ctypes.c_char * nbytes).from_address(address)), dtype).reshape(shape)
 
     def run(self, program: np.ndarray, words: np.ndarray, *, threads: int = 1, timeout: float | None = None) -> None:
         self.run_prepared(self.prepare(program, words, threads=threads), timeout=timeout)

@@ -10,7 +10,7 @@ typedef unsigned long u64;
 
 #if defined(__x86_64__)
 
-enum { SYS_read = 0, SYS_write = 1, SYS_mmap = 9, SYS_mprotect = 10, SYS_munmap = 11 };
+enum { SYS_read = 0, SYS_write = 1, SYS_mmap = 9, SYS_mprotect = 10, SYS_munmap = 11, SYS_sched_yield = 24 };
 enum { SYS_rt_sigaction = 13, SYS_setitimer = 38, SYS_sigaltstack = 131, SYS_futex = 202, SYS_exit_group = 231 };
 
 static inline i64 system_call(i64 number, i64 a, i64 b, i64 c, i64 d, i64 e, i64 f) {
@@ -27,7 +27,7 @@ static inline void relax(void) { __builtin_ia32_pause(); }
 
 #elif defined(__aarch64__) || (defined(__riscv) && __riscv_xlen == 64)
 
-enum { SYS_read = 63, SYS_write = 64, SYS_mmap = 222, SYS_mprotect = 226, SYS_munmap = 215 };
+enum { SYS_read = 63, SYS_write = 64, SYS_mmap = 222, SYS_mprotect = 226, SYS_munmap = 215, SYS_sched_yield = 124 };
 enum { SYS_rt_sigaction = 134, SYS_setitimer = 103, SYS_sigaltstack = 132, SYS_futex = 98, SYS_exit_group = 94 };
 
 #if defined(__aarch64__)

@@ -2,8 +2,8 @@
  *
  * Every thread walks the same rows; a kernel divides its outputs by (tid, nthreads) itself; a barrier separates rows.
  * The threads are the caller's: thread 0 is whoever calls team_run, the others sit in team_work. Waiting spins for a
- * bounded time, since a decode step lasts only milliseconds, then sleeps, so that a machine with more threads than
- * cores still makes progress. Freestanding: Linux system calls only.
+ * bounded time, since a decode step lasts only milliseconds, then lets others run, then sleeps, so that a machine with
+ * more threads than cores still makes progress. Freestanding: Linux system calls only.
  */
 
 #include "linux.h"
@@ -36,8 +36,9 @@ struct team {
   struct worker workers[MAX_THREADS];
 };
 
-/* One spin is about 20 ns on x86-64: a barrier sleeps after 0.1 ms, an idle worker after 0.5 ms. */
-enum { SPINS_AT_BARRIER = 4096, SPINS_WHEN_IDLE = 24576 };
+/* One spin takes some 15 ns on x86-64, so a thread gives its CPU away after about 10 us: whoever it waits for may
+ * have been woken on that very CPU. A yield that finds nobody to yield to returns in less than 1 us. */
+enum { SPINS = 512, YIELDS_AT_BARRIER = 64, YIELDS_WHEN_IDLE = 1024 };
 enum { FUTEX_WAIT_PRIVATE = 128, FUTEX_WAKE_PRIVATE = 129 };
 
 static u32 load(const u32 *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
@@ -50,9 +51,10 @@ static void advance(u32 *word, u32 *asleep) {
     system_call(SYS_futex, (i64)word, FUTEX_WAKE_PRIVATE, 0x7fffffff, 0, 0, 0);
 }
 
-/* Wait until `word` is no longer `value`: spin a while, then sleep. */
-static void wait_while(const u32 *word, u32 value, u32 *asleep, u32 spins) {
-  while (load(word) == value && spins-- > 0) relax();
+/* Wait until `word` is no longer `value`: spin, then let others run, then sleep. */
+static void wait_while(const u32 *word, u32 value, u32 *asleep, u32 yields) {
+  for (u32 spins = SPINS; load(word) == value && spins > 0; spins--) relax();
+  for (; load(word) == value && yields > 0; yields--) system_call(SYS_sched_yield, 0, 0, 0, 0, 0, 0);
   if (load(word) != value) return;
   add(asleep, 1); /* sequentially consistent with advance(): either it sees us, or the wait below sees its count */
   while (load(word) == value) system_call(SYS_futex, (i64)word, FUTEX_WAIT_PRIVATE, value, 0, 0, 0);
@@ -66,7 +68,7 @@ static void barrier(struct team *team, u32 threads) {
     __atomic_store_n(&team->arrived, 0, __ATOMIC_RELAXED);
     advance(&team->phase, &team->asleep);
   } else {
-    wait_while(&team->phase, phase, &team->asleep, SPINS_AT_BARRIER);
+    wait_while(&team->phase, phase, &team->asleep, YIELDS_AT_BARRIER);
   }
 }
 
@@ -103,7 +105,7 @@ void team_run(struct team *team, const struct row *program, i64 rows, const i64 
 void team_work(struct team *team, i64 tid) {
   struct worker *worker = &team->workers[tid];
   for (u32 seen = 0;; seen++) {
-    wait_while(&worker->runs, seen, &worker->asleep, SPINS_WHEN_IDLE);
+    wait_while(&worker->runs, seen, &worker->asleep, YIELDS_WHEN_IDLE);
     if (load(&worker->stopping)) return;
     walk(team, (u32)tid);
   }

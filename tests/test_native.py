@@ -1,0 +1,90 @@
+"""The in-process executor: its thread team under stress, its memory, its libraries."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from metal_kernels import FMA, POKE
+
+from anvil import codegen, targets
+from anvil.errors import InputError
+from anvil.runtime.native import NativeExecutor
+
+AVX2 = targets.get("x86_64-avx2")
+ONE = int(np.float32(1).view(np.int32))
+
+
+@pytest.fixture
+def executor() -> Iterator[NativeExecutor]:
+    opened = NativeExecutor()
+    yield opened
+    opened.close()
+
+
+def load(executor: NativeExecutor, *kernels) -> dict[str, int]:
+    library = codegen.compile_library(kernels, AVX2)
+    handle = executor.load(library.data)
+    return {name: executor.symbol(handle, symbol) for name, symbol in library.symbols.items()}
+
+
+def chain(executor: NativeExecutor, entry: int, rows: int, n: int) -> tuple[np.ndarray, np.ndarray, list[int]]:
+    """A program of ``rows`` rows where row i makes buffer i + 1 of buffer i plus one; needs every barrier."""
+    buffers = [executor.alloc(4 * n) for _ in range(rows + 1)]
+    executor.array(buffers[0], (n,), "f4")[:] = 0
+    words, program = [], []
+    for source, target in zip(buffers, buffers[1:], strict=False):
+        program.append((entry, len(words)))
+        words += [source, source, 0, n, 1, target, target, 0, n, 1, ONE, ONE]
+    return np.array(program, np.int64), np.array(words, np.int64), buffers
+
+
+def test_runs_with_changing_thread_counts_never_lose_or_mix_rows(executor: NativeExecutor) -> None:
+    """More threads than cores, workers idle and asleep in between: 400 runs, each checked."""
+    rows, n = 12, 100
+    program, words, buffers = chain(executor, load(executor, FMA)["fma_f32"], rows, n)
+    last = executor.array(buffers[-1], (n,), "f4")
+    for turn in range(400):
+        executor.array(buffers[0], (n,), "f4")[:] = turn
+        last[:] = -1
+        executor.run(program, words, threads=(1, 3, 2, 5, 2, 4)[turn % 6])
+        assert (last == turn + rows).all(), turn
+
+
+def test_a_program_without_rows_returns(executor: NativeExecutor) -> None:
+    executor.run(np.empty((0, 2), np.int64), np.empty(0, np.int64), threads=2)
+    executor.run(np.empty((0, 2), np.int64), np.empty(0, np.int64), threads=1)
+
+
+@pytest.mark.parametrize("threads", [0, -1, 257])
+def test_an_impossible_number_of_threads_is_refused(executor: NativeExecutor, threads: int) -> None:
+    with pytest.raises(InputError, match=f"threads={threads}; expected 1..256"):
+        executor.run(np.empty((0, 2), np.int64), np.empty(0, np.int64), threads=threads)
+
+
+def test_closing_ends_the_threads(executor: NativeExecutor) -> None:
+    entry = load(executor, FMA)["fma_f32"]
+    program, words, _ = chain(executor, entry, 2, 16)
+    executor.run(program, words, threads=3)
+    workers = {thread.name for thread in threading.enumerate()} & {"anvil-1", "anvil-2"}
+    assert workers == {"anvil-1", "anvil-2"}
+    executor.close()
+    assert not {thread.name for thread in threading.enumerate()} & workers
+
+
+def test_two_libraries_keep_their_own_symbols(executor: NativeExecutor) -> None:
+    """The system's loader takes two files for one when their paths are equal."""
+    first, second = load(executor, FMA), load(executor, POKE)
+    assert first.keys() == {"fma_f32"} and second.keys() == {"poke_i8"}
+
+
+def test_large_blocks_start_on_a_huge_page(executor: NativeExecutor) -> None:
+    assert executor.alloc(3 << 20) % (2 << 20) == 0
+
+
+def test_an_array_is_a_view_and_not_a_copy(executor: NativeExecutor) -> None:
+    address = executor.alloc(24)
+    executor.array(address, (2, 3), "f4")[1, 2] = 7
+    assert np.frombuffer(executor.read(address, 24), "f4")[5] == 7
