@@ -92,6 +92,18 @@ def test_takes_any_strides_and_offsets(executable):
     assert torch.equal(z, torch.full((10,), 6.0))
 
 
+@pytest.mark.parametrize("dense", [False, True])
+def test_an_input_captured_with_strides_is_spread_out(executor, library, dense):
+    every_third = View("x", 0, (4,), (3,))
+    rows = [Row("fma_f32", (View("x", 0, (10,), (1,)), _all("y"), Scalar(1.0, "f32"), Scalar(0.0, "f32")), "copy")]
+    plan = replace(chain(), rows=rows, outputs=(View("y", 0, (4,), (3,)),), values={"x": every_third})
+    plan.buffers["x"] = Buffer("x", "input", "f32", (10,))
+    x = torch.arange(10.0)[::3]
+    executable = Executable(plan, Memory(executor, library), pack=plain, params={"weight": torch.ones(10)})
+    (y,) = executable.run({"N": 10}, {"x": x.clone() if dense else x})
+    assert torch.equal(y, x)
+
+
 def test_runs_do_not_share_outputs(executable):
     first, _ = executable.run({"N": 4}, {"x": torch.ones(4), "weight": torch.ones(4)})
     executable.run({"N": 4}, {"x": torch.zeros(4), "weight": torch.ones(4)})

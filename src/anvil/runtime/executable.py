@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -11,13 +11,9 @@ from anvil.errors import InputError
 from anvil.runtime.arena import Arena, lifetimes, place
 from anvil.runtime.binding import Binding
 from anvil.runtime.memory import Memory
-from anvil.runtime.plan import Buffer, Plan, View
+from anvil.runtime.pack import Pack
+from anvil.runtime.plan import Plan, View
 from anvil.runtime.run import Run
-
-ARENA = "arena"  # the block all plans of one memory share for their temporaries
-
-#: Turns a parameter into what lies in memory for a weight buffer (its packing).
-Pack = Callable[[Buffer, torch.Tensor], torch.Tensor]
 
 
 class Executable:
@@ -25,8 +21,8 @@ class Executable:
 
     ``params`` holds the weights by parameter name; they are packed and uploaded at first use, once per memory.
     Weights absent from ``params`` are arguments of every run. With ``guard`` every buffer of a run is fresh memory
-    between unreadable pages, poisoned, and freed afterwards; otherwise temporaries share an arena and, in this
-    process, inputs are read where they lie.
+    between unreadable pages, poisoned, and freed afterwards; otherwise temporaries lie in the memory block called
+    ``arena``, which plans that never run at once may share, and in this process inputs are read where they lie.
 
     ``arena`` says where the temporaries lie for the largest sizes placed so far; ``program`` holds the rows to run
     (int64 [rows, 2]) after :meth:`place_shared`.
@@ -40,6 +36,7 @@ class Executable:
         pack: Pack,
         params: Mapping[str, torch.Tensor] | None = None,
         guard: bool = False,
+        arena: str = "arena",
     ) -> None:
         self.plan = plan
         self.memory = memory
@@ -47,6 +44,7 @@ class Executable:
         self.pack = pack
         self._params = params or {}
         self.guard = guard
+        self._arena_block = arena
         self._kernels = sorted({row.kernel for row in plan.rows})
         self._alive = lifetimes(plan)
         self.arena = Arena({}, 0, 0)
@@ -141,5 +139,5 @@ class Executable:
         if any(size > self._arena_sizes.get(name, -1) for name, size in sizes.items()):
             self._arena_sizes = {name: max(size, self._arena_sizes.get(name, 0)) for name, size in sizes.items()}
             self.arena = place(self._alive, [self._arena_sizes[life.name] for life in self._alive])
-        base = self.memory.block(ARENA, max(self.arena.nbytes, 1))
+        base = self.memory.block(self._arena_block, max(self.arena.nbytes, 1))
         self.binding.place({name: base + offset for name, offset in self.arena.offsets.items()})

@@ -68,7 +68,21 @@ class Run:
         """What the buffer holds before the run, None for nothing."""
         if buffer.role == "weight":
             return self._of.pack(buffer, self._arguments[self._of.plan.weights[name]])
-        return self._arguments[name] if buffer.role in ("input", "cache") else None
+        if buffer.role == "input":
+            return self._laid_out(name, self._arguments[name])
+        return self._arguments[name] if buffer.role == "cache" else None
+
+    def _laid_out(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        """An input as the plan expects it: dense, or spread out with the strides the program was captured with."""
+        shape, view = self._shapes[name], self._of.plan.values.get(name)
+        if view is None or shape == tuple(tensor.shape):
+            return tensor
+        offset, sizes, strides = concrete(view, self._values)
+        if tensor.stride() == strides:
+            return tensor.as_strided(shape, (1,))
+        spread = torch.zeros(shape, dtype=tensor.dtype)
+        spread.as_strided(sizes, strides, offset).copy_(tensor)
+        return spread
 
     def rows(
         self, first: int, last: int, views: Sequence[View], threads: int, timeout: float | None

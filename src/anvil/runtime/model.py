@@ -1,0 +1,156 @@
+"""A compiled causal language model: logits, prefill, decode, generate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from anvil.errors import InputError
+from anvil.runtime.decoder import Decoder
+from anvil.runtime.executable import Executable
+from anvil.runtime.generate import Generation, generate
+from anvil.runtime.memory import Memory
+
+Ids = Sequence[int] | Sequence[Sequence[int]] | np.ndarray | torch.Tensor
+
+
+@dataclass
+class Plans:
+    """The three programs of a model, sharing weights: all logits without a cache, and the two steps over one."""
+
+    logits: Executable
+    prefill: Executable
+    decode: Executable
+
+    def each(self) -> Mapping[str, Executable]:
+        return {"logits": self.logits, "prefill": self.prefill, "decode": self.decode}
+
+
+@dataclass
+class CompiledModel:
+    """A causal language model on one target.
+
+    Sequences are independent of each other: ``batch`` of :meth:`start` says how many go through the token loop side
+    by side. ``context`` is the most tokens the cache holds for each. ``layers`` maps layer names to graph nodes.
+    """
+
+    plans: Plans
+    memory: Memory
+    vocabulary: int
+    context: int
+    chunk: int
+    threads: int
+    layers: Mapping[str, str] = field(default_factory=dict)
+    compile_ms: dict[str, float] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)  # target, quant, attention
+    _decoder: Decoder | None = None
+
+    def start(self, batch: int = 1) -> Decoder:
+        """The token loop for ``batch`` new sequences."""
+        if self._decoder is None or self._decoder.batch != batch:
+            self._decoder = Decoder(
+                self.plans.prefill,
+                self.plans.decode,
+                batch=batch,
+                capacity=self.context,
+                chunk=self.chunk,
+                threads=self.threads,
+            )
+        self._decoder.set_threads(self.threads)
+        self._decoder.reset()
+        return self._decoder
+
+    @property
+    def decoder(self) -> Decoder:
+        """The running token loop; a new one of batch 1 if there is none."""
+        return self._decoder or self.start()
+
+    def logits(self, ids: Ids) -> np.ndarray:
+        """f32 [B, S, V] logits of fresh sequences (or [S, V] for one flat list of ids); the cache is left alone."""
+        tokens, flat = self._tokens(ids)
+        name = self.plans.logits.plan.inputs[0]
+        (values,) = self.plans.logits.run(self._sizes(tokens), {name: tokens}, threads=self.threads)
+        return values[0].numpy() if flat else values.numpy()
+
+    def residuals(self, ids: Ids) -> dict[str, np.ndarray]:
+        """Value leaving each layer, by layer name: f32 [B, S, D], or [S, D] for one flat list of ids."""
+        tokens, flat = self._tokens(ids)
+        name = self.plans.logits.plan.inputs[0]
+        nodes = list(self.layers.values())
+        found = self.plans.logits.trace(self._sizes(tokens), {name: tokens}, nodes, threads=self.threads)
+        return {layer: (found[node][0] if flat else found[node]).numpy() for layer, node in self.layers.items()}
+
+    def reset(self) -> None:
+        """Forget all tokens fed so far."""
+        self.decoder.reset()
+
+    def prefill(self, ids: Sequence[int]) -> int:
+        """Feed ids to the one running sequence; the greedy next id."""
+        return int(self.decoder.prefill([self._checked(ids)])[0])
+
+    def decode(self, token: int) -> int:
+        """Feed one id to the one running sequence; the greedy next id."""
+        return int(self.decoder.decode([token])[0])
+
+    def generate(
+        self,
+        prompt: Sequence[int],
+        max_new_tokens: int,
+        *,
+        stop_ids: Collection[int] = (),
+        on_token: Callable[[int], None] | None = None,
+    ) -> Generation:
+        """Greedy continuation of ``prompt`` in a fresh cache; see :func:`anvil.runtime.generate.generate`."""
+        decoder = self.start()
+        return generate(decoder, self._checked(prompt), max_new_tokens, stop_ids=stop_ids, on_token=on_token)
+
+    def facts(self) -> dict[str, Any]:
+        """Bytes held, times of compilation stages (ms), kernel and row counts."""
+        plans = self.plans.each()
+        return {
+            **self.labels,
+            "threads": self.threads,
+            "context": self.context,
+            "weight_bytes": self.memory.constant_bytes(),
+            "kv_bytes": self.memory.block_bytes("cache."),
+            "arena_bytes": self.memory.block_bytes("arena"),
+            "compile_ms": dict(self.compile_ms),
+            "kernels": len({name for plan in plans.values() for name in plan.plan.kernels}),
+            "rows": {name: len(plan.plan.rows) for name, plan in plans.items()},
+            "artifact": self.memory.library.key,
+        }
+
+    def _tokens(self, ids: Ids) -> tuple[torch.Tensor, bool]:
+        """ids as i64 [B, S], and whether they came as one flat list."""
+        tokens = torch.as_tensor(ids, dtype=torch.int64)
+        flat = tokens.ndim == 1
+        tokens = tokens[None] if flat else tokens
+        if tokens.ndim != 2 or not tokens.numel():
+            raise InputError(f"computing logits: ids have shape={tuple(tokens.shape)}, expected [batch, tokens >= 1]")
+        self._checked(tokens.reshape(-1).tolist(), limit=False)
+        if tokens.shape[1] > self.context:
+            raise self._too_long(tokens.shape[1])
+        return tokens, flat
+
+    def _checked(self, ids: Sequence[int], *, limit: bool = True) -> Sequence[int]:
+        """ids that are in the vocabulary and, with ``limit``, no longer than the context."""
+        if limit and len(ids) > self.context:
+            raise self._too_long(len(ids))
+        wrong = next((token for token in ids if not 0 <= token < self.vocabulary), None)
+        if wrong is not None:
+            raise InputError(f"feeding ids: id={wrong}, expected 0..{self.vocabulary - 1}; was another tokenizer used?")
+        return ids
+
+    def _too_long(self, tokens: int) -> InputError:
+        return InputError(
+            f"feeding a prompt: tokens={tokens}, expected at most context={self.context}; shorten it or compile with "
+            "a larger context="
+        )
+
+    @staticmethod
+    def _sizes(tokens: torch.Tensor) -> dict[str, int]:
+        return {"B": tokens.shape[0], "S": tokens.shape[1]}
