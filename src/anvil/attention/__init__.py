@@ -1,0 +1,27 @@
+"""Attention variants. Every module in this package that holds a ``VARIANT`` adds it."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import pkgutil
+
+from anvil.attention.base import AttentionVariant, Visibility
+from anvil.errors import InputError
+
+__all__ = ["AttentionVariant", "Visibility", "get", "variants"]
+
+
+@functools.cache
+def variants() -> dict[str, AttentionVariant]:
+    """Every attention variant by name."""
+    modules = [importlib.import_module(f"{__name__}.{info.name}") for info in pkgutil.iter_modules(__path__)]
+    found = [module.VARIANT for module in modules if hasattr(module, "VARIANT")]
+    return {variant.name: variant for variant in sorted(found, key=lambda variant: variant.name)}
+
+
+def get(name: str) -> AttentionVariant:
+    """The variant called ``name``; raises :class:`InputError` listing what exists."""
+    if name not in variants():
+        raise InputError(f"choosing an attention variant: name={name!r} is unknown; expected one of {list(variants())}")
+    return variants()[name]

@@ -48,17 +48,19 @@ def build(target: Target, has_bias: bool = False) -> Kernel:
     panel = panel_of(target)
     tile_rows = target.gemm_tile[0]
 
-    def body(x: Ref, w: Ref, *rest: Ref | Val) -> None:
-        *bias, y, tid, nthreads = rest
+    def product(x: Ref, w: Ref, bias: Ref | None, y: Ref, tid: Val, nthreads: Val) -> None:
         edge = stack("f32", tile_rows, panel.width)
         block_rows = (_STACK // 4 - tile_rows * panel.width) // _BLOCK_K // tile_rows * tile_rows
         block = stack("f32", block_rows, _BLOCK_K)
-        operands = _Operands(x, w, bias[0] if bias else None, y, panel, edge, y.dim(1))
+        operands = _Operands(x, w, bias, y, panel, edge, y.dim(1))
         with if_else(eq(x.dim(0), 1)) as (vector, matrix):
             with vector:
                 _matrix_vector(operands, tid, nthreads)
             with matrix:
                 _matrix_matrix(operands, block, block_rows, tile_rows, tid, nthreads)
+
+    def plain(x: Ref, w: Ref, y: Ref, tid: Val, nthreads: Val) -> None:
+        product(x, w, None, y, tid, nthreads)
 
     arguments = [
         memref("x", "in", "f32", 2),
@@ -67,7 +69,7 @@ def build(target: Target, has_bias: bool = False) -> Kernel:
         memref("y", "out", "f32", 2),
     ]
     edges = [("N", panel.width), ("N", _STREAMS * panel.width), ("M", tile_rows), ("K", _BLOCK_K)]
-    return define("linear_bias" if has_bias else "linear", arguments, body, edges=edges)
+    return define("linear_bias" if has_bias else "linear", arguments, product if has_bias else plain, edges=edges)
 
 
 def _matrix_vector(o: _Operands, tid: Val, nthreads: Val) -> None:

@@ -1,0 +1,238 @@
+"""Attention for prefill, blocked over queries and keys with an online softmax (:mod:`anvil.attention.online`).
+
+A unit of work is one head's tile of 16 or 32 neighbouring queries, which lie side by side in the lanes of a vector:
+scores, maxima, weights and sums of all queries of the tile then need no operation across lanes. q is transposed onto
+the stack (once if D <= ``_DEPTH``, else per block of keys); keys and values are read as they lie in memory; y holds the
+unnormalised output between blocks. Units are dealt to threads in turn, as causal tiles grow along the sequence.
+Error: the attention bound of the numeric contract.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
+
+from anvil.attention.base import AttentionVariant, Visibility, arguments, finite_or_zero, nonzero
+from anvil.attention.online import KEYS, PARTIAL_SUMS, join
+from anvil.kernels.base import Kernel
+from anvil.kernels.define import define
+from anvil.kernels.dsl import (
+    Ref,
+    Val,
+    cast,
+    ceil_div,
+    const,
+    eq,
+    fma,
+    greater,
+    index,
+    iota,
+    lesser,
+    select,
+    splat,
+    stack,
+)
+from anvil.kernels.flow import choose, each_vector, for_, if_, in_pieces
+from anvil.kernels.mathlib.exponential import exp
+from anvil.targets.base import Target
+
+_DEPTH = 128  # components of q held transposed at a time
+
+
+@dataclass(frozen=True)
+class _Unit:
+    """One head's tile of queries, and the stack tiles it works in (lanes are queries)."""
+
+    q: Ref
+    k: Ref
+    v: Ref
+    y: Ref
+    scale: Val
+    visibility: Visibility
+    wide: int  # queries of a whole tile
+    tile_rows: int  # keys or queries whose chains are held in registers at a time
+    transposed: Ref  # [_DEPTH][wide] of q
+    scores: Ref  # [KEYS][wide]
+    row: Ref  # [wide]
+    batch: Val
+    head: Val
+    kv_head: Val
+    first: Val  # query
+    count: Val  # queries
+    position: Val  # of the first query
+
+    def limits(self, query: Val) -> tuple[Val, Val]:
+        """Visible keys of a query of the tile."""
+        return self.visibility.limits(self.position + query, self.k.dim(2))
+
+
+@functools.cache
+def build(target: Target, visibility: Visibility = Visibility()) -> Kernel:  # noqa: B008 (frozen)
+    wide, tile_rows = (32, 8) if target.lanes(32) >= 16 else (16, 4)
+
+    def body(q: Ref, k: Ref, v: Ref, past: Ref, y: Ref, scale: Val, tid: Val, nthreads: Val) -> None:
+        tiles = stack("f32", _DEPTH, wide), stack("f32", KEYS, wide), stack("f32", wide)
+        heads, per_head = q.dim(1), ceil_div(q.dim(2), wide)
+        with for_(tid, q.dim(0) * heads * per_head, nthreads) as unit:
+            batch, head = unit.index // per_head // heads, unit.index // per_head % heads
+            kv_head = head // (heads // k.dim(1))
+            first = unit.index % per_head * wide
+            position = cast(past.load(batch), "index") + first
+            count = lesser(q.dim(2) - first, index(wide))
+            place = (batch, head, kv_head, first, count, position)
+            _attend(_Unit(q, k, v, y, scale, visibility, wide, tile_rows, *tiles, *place))
+
+    edges = [("S", wide), ("T", KEYS), ("D", wide), ("D", _DEPTH)]
+    return define("attention_flash" + visibility.suffix, arguments(), body, edges=edges)
+
+
+def _attend(u: _Unit) -> None:
+    def clear(query: Val, column: Val, mask: Val | None) -> None:
+        u.y.store(const(0.0, "f32", lanes=u.wide), u.batch, u.head, u.first + query, column, mask=mask)
+
+    _each_row_vector(u, clear)
+    depth = u.q.dim(3)
+    with if_(depth <= _DEPTH):
+        _transpose(u, index(0), depth)
+    first_key, _ = u.limits(index(0))
+    _, last_key = u.limits(u.count - 1)
+    start = [const(-inf, "f32", lanes=u.wide), const(0.0, "f32", lanes=u.wide)]
+    with for_(first_key // KEYS * KEYS, last_key, KEYS, carry=start) as block:
+        keys = lesser(last_key - block.index, index(KEYS))
+        _dot_products(u, block.index, keys)
+        maximum = _mask(u, block.index, keys, block.carry[0])
+        total = _weigh(u, keys, *block.carry, maximum)
+        _accumulate(u, block.index, keys)
+        block.next([maximum, total])
+    u.row.store(nonzero(block.results[1]), 0)
+
+    def normalise(query: Val, column: Val, mask: Val | None) -> None:
+        place = (u.batch, u.head, u.first + query, column)
+        total = splat(u.row.load(query), u.wide)
+        u.y.store(u.y.load(*place, lanes=u.wide, mask=mask) / total, *place, mask=mask)
+
+    _each_row_vector(u, normalise)
+
+
+def _transpose(u: _Unit, component: Val, depth: Val) -> None:
+    """Components [component, component + depth) of the tile's q, queries side by side; missing queries are 0."""
+    with if_(u.count < u.wide), for_(0, depth) as d:
+        u.transposed.store(const(0.0, "f32", lanes=u.wide), d.index, 0)
+    with for_(0, u.count) as query, for_(0, depth) as d:
+        value = u.q.load(u.batch, u.head, u.first + query.index, component + d.index)
+        u.transposed.store(value, d.index, query.index)
+
+
+def _dot_products(u: _Unit, first_key: Val, keys: Val) -> None:
+    """scores[key][query] = q k, a tile of keys at a time."""
+    size = u.q.dim(3)
+    with for_(0, size, _DEPTH) as part:
+        depth = lesser(size - part.index, index(_DEPTH))
+        with if_(size > _DEPTH):
+            _transpose(u, part.index, depth)
+
+        def tile(start: Val, rows: int) -> None:
+            lines = [start + row for row in range(rows)]
+            zeros = [const(0.0, "f32", lanes=u.wide)] * rows
+            so_far = choose(
+                eq(part.index, 0), lambda: zeros, lambda: [u.scores.load(r, 0, lanes=u.wide) for r in lines], zeros
+            )
+            with for_(0, depth, carry=so_far) as d:
+                queries = u.transposed.load(d.index, 0, lanes=u.wide)
+                component = part.index + d.index
+                values = [u.k.load(u.batch, u.kv_head, first_key + line, component) for line in lines]
+                d.next([fma(splat(x, u.wide), queries, chain) for x, chain in zip(values, d.carry, strict=True)])
+            for line, chain in zip(lines, d.results, strict=True):
+                u.scores.store(chain, line, 0)
+
+        in_pieces(0, keys, u.tile_rows, tile)
+
+
+def _mask(u: _Unit, first_key: Val, keys: Val, maximum: Val) -> Val:
+    """Scale the scores, set invisible ones to -Inf; return the new maximum."""
+    queries = splat(cast(u.position, "i32"), u.wide) + iota(u.wide)
+    first, last = u.visibility.limits(queries, splat(cast(u.k.dim(2), "i32"), u.wide))
+    with for_(0, keys, carry=maximum) as line:
+        score = u.scores.load(line.index, 0, lanes=u.wide) * splat(u.scale, u.wide)
+        key = splat(cast(first_key + line.index, "i32"), u.wide)
+        visible = (key >= first) & (key < last)
+        score = select(visible, score, const(-inf, score.type))
+        u.scores.store(score, line.index, 0)
+        line.next(greater(score, line.carry))
+    return line.results
+
+
+def _weigh(u: _Unit, keys: Val, old_maximum: Val, total: Val, maximum: Val) -> Val:
+    """Turn scores into weights; leave the factor of what came before in ``row``; return the new sum of weights."""
+    padded = ceil_div(keys, PARTIAL_SUMS) * PARTIAL_SUMS
+    with for_(keys, padded) as line:
+        u.scores.store(const(-inf, "f32", lanes=u.wide), line.index, 0)
+    base = finite_or_zero(maximum)
+    factor = exp(old_maximum - base)
+    u.row.store(factor, 0)
+    with for_(0, padded, PARTIAL_SUMS, carry=[const(0.0, "f32", lanes=u.wide)] * PARTIAL_SUMS) as group:
+        sums = []
+        for offset, partial in enumerate(group.carry):
+            weight = exp(u.scores.load(group.index + offset, 0, lanes=u.wide) - base)
+            u.scores.store(weight, group.index + offset, 0)
+            sums.append(partial + weight)
+        group.next(sums)
+    return fma(total, factor, join(group.results))
+
+
+def _accumulate(u: _Unit, first_key: Val, keys: Val) -> None:
+    """y = y factor + weights v, a tile of queries at a time."""
+    whole = u.count - u.count % u.tile_rows
+    with for_(0, whole, u.tile_rows) as start:
+        _accumulate_rows(u, first_key, keys, [start.index + row for row in range(u.tile_rows)])
+    with for_(whole, u.count) as query:
+        _accumulate_rows(u, first_key, keys, [query.index])
+
+
+def _accumulate_rows(u: _Unit, first_key: Val, keys: Val, rows: list[Val]) -> None:
+    """Keys that all rows see need no test; before (window) and after (causal) them, each row takes what it sees."""
+
+    def within_block(key: Val) -> Val:
+        return greater(lesser(key - first_key, keys), index(0))
+
+    limits = [u.limits(row) for row in rows]
+    some_from, all_from = within_block(limits[0][0]), within_block(limits[-1][0])
+    all_to, some_to = within_block(limits[0][1]), within_block(limits[-1][1])
+
+    def columns(column: Val, mask: Val | None) -> None:
+        places = [(u.batch, u.head, u.first + row, column) for row in rows]
+        factors = [splat(u.row.load(row), u.wide) for row in rows]
+        chains = [u.y.load(*place, lanes=u.wide, mask=mask) * f for place, f in zip(places, factors, strict=True)]
+
+        def add(chains: list[Val], first: Val, last: Val, guarded: bool) -> list[Val]:
+            with for_(first, last, carry=chains) as line:
+                key = first_key + line.index
+                value = u.v.load(u.batch, u.kv_head, key, column, lanes=u.wide, mask=mask)
+                weights = [splat(u.scores.load(line.index, row), u.wide) for row in rows]
+                sums = [fma(weight, value, chain) for weight, chain in zip(weights, line.carry, strict=True)]
+                if guarded:
+                    seen = [(key >= low) & (key < high) for low, high in limits]
+                    sums = [select(c, new, old) for c, new, old in zip(seen, sums, line.carry, strict=True)]
+                line.next(sums)
+            return line.results
+
+        if u.visibility.window is not None:
+            chains = add(chains, some_from, all_from, guarded=True)
+        chains = add(chains, all_from, all_to, guarded=False)
+        if u.visibility.causal:
+            chains = add(chains, greater(all_from, all_to), some_to, guarded=True)
+        for place, chain in zip(places, chains, strict=True):
+            u.y.store(chain, *place, mask=mask)
+
+    each_vector(0, u.q.dim(3), columns, lanes=u.wide)
+
+
+def _each_row_vector(u: _Unit, body: Callable[[Val, Val, Val | None], None]) -> None:
+    """Emit ``body(query of the tile, column, mask)`` over the tile's rows of y."""
+    with for_(0, u.count) as query:
+        each_vector(0, u.q.dim(3), lambda column, mask: body(query.index, column, mask), lanes=u.wide)
+
+
+VARIANT = AttentionVariant("flash", ("prefill",), build)
