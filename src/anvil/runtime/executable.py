@@ -42,7 +42,7 @@ class Executable:
         self.memory = memory
         self.binding = Binding(plan)
         self.pack = pack
-        self._params = params or {}
+        self._params: Mapping[str, torch.Tensor | None] = params or {}
         self.guard = guard
         self._arena_block = arena
         self._kernels = sorted({row.kernel for row in plan.rows})
@@ -125,13 +125,28 @@ class Executable:
         self.binding.place({name: self._constant(name) for name in self.constants()})
         self._placed_version = self.memory.version
 
+    def upload(self) -> None:
+        """Pack the known weights and put them into memory now, instead of at first use.
+
+        In this process nothing can be lost, so the originals are let go; elsewhere they are kept for a restart.
+        """
+        for name in self.constants():
+            self._constant(name)
+        if self.memory.in_process:
+            self._params = dict.fromkeys(self._params)
+
     def constants(self) -> list[str]:
         """Weight buffers whose contents are known before a run."""
         return [name for name, param in self.plan.weights.items() if param in self._params]
 
     def _constant(self, name: str) -> int:
         buffer, param = self.plan.buffers[name], self.plan.weights[name]
-        return self.memory.constant(f"{param}|{buffer.layout}", lambda: self.pack(buffer, self._params[param]))
+        return self.memory.constant(f"{param}|{buffer.layout}", lambda: self.pack(buffer, self._original(param)))
+
+    def _original(self, param: str) -> torch.Tensor:
+        tensor = self._params[param]
+        assert tensor is not None, f"{param} was let go before it was packed as this plan wants it"
+        return tensor
 
     def _place_arena(self, nbytes: Mapping[str, int]) -> None:
         """Plan the arena again only when a temporary outgrows its place."""

@@ -80,6 +80,6 @@ class Memory:
         """Bytes held in constants."""
         return sum(nbytes for _, nbytes in self._constants.values())
 
-    def block_bytes(self, key: str) -> int:
-        """Bytes of one block, 0 if there is none."""
-        return self._blocks.get(key, (0, 0))[1]
+    def block_bytes(self, prefix: str) -> int:
+        """Bytes of the blocks whose key begins with ``prefix``."""
+        return sum(nbytes for key, (_, nbytes) in self._blocks.items() if key.startswith(prefix))
