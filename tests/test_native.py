@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Iterator
 
@@ -35,7 +36,7 @@ def chain(executor: NativeExecutor, entry: int, rows: int, n: int) -> tuple[np.n
     buffers = [executor.alloc(4 * n) for _ in range(rows + 1)]
     executor.array(buffers[0], (n,), "f4")[:] = 0
     words, program = [], []
-    for source, target in zip(buffers, buffers[1:], strict=False):
+    for source, target in itertools.pairwise(buffers):
         program.append((entry, len(words)))
         words += [source, source, 0, n, 1, target, target, 0, n, 1, ONE, ONE]
     return np.array(program, np.int64), np.array(words, np.int64), buffers
