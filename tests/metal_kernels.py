@@ -94,3 +94,31 @@ func.func @dot_i8(%x: {_BYTES}, %y: memref<?xi32, strided<[1], offset: ?>>, %tid
   return
 }}""",
 )
+
+
+def memory_kernel(function: str) -> Kernel:
+    """y[to : to + n] = x-like bytes by a library routine; ``function`` is memset, memcpy or memmove.
+
+    memset fills with 7; the others copy from y[source : source + n].
+    """
+    call = {
+        "memset": '"llvm.intr.memset"(%to, %seven, %n) <{isVolatile = false}> : (!llvm.ptr, i8, i64) -> ()',
+        "memcpy": '"llvm.intr.memcpy"(%to, %from, %n) <{isVolatile = false}> : (!llvm.ptr, !llvm.ptr, i64) -> ()',
+        "memmove": '"llvm.intr.memmove"(%to, %from, %n) <{isVolatile = false}> : (!llvm.ptr, !llvm.ptr, i64) -> ()',
+    }[function]
+    params = (Param("y", "inout", "i8", 1), *(Param(name, "scalar", "i64", -1) for name in ("to", "source", "n")))
+    return Kernel(
+        f"call_{function}",
+        params,
+        f"""func.func @call_{function}(%y: {_BYTES}, %at: i64, %source: i64, %n: i64, %tid: index, %nthreads: index) {{
+              %seven = arith.constant 7 : i8
+              %start = memref.extract_aligned_pointer_as_index %y : {_BYTES} -> index
+              %base = arith.index_cast %start : index to i64
+              %a = arith.addi %base, %at : i64
+              %b = arith.addi %base, %source : i64
+              %to = llvm.inttoptr %a : i64 to !llvm.ptr
+              %from = llvm.inttoptr %b : i64 to !llvm.ptr
+              {call}
+              return
+            }}""",
+    )

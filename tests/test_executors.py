@@ -7,14 +7,14 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from metal_kernels import DOT, FMA, HANG, POKE
+from metal_kernels import DOT, FMA, HANG, POKE, memory_kernel
 
 from anvil import codegen, targets
 from anvil.errors import InputError, KernelError
 from anvil.runtime import open_executor, status
 from anvil.runtime.executor import POISON, Executor
 
-KERNELS = (DOT, FMA, HANG, POKE)
+KERNELS = (DOT, FMA, HANG, POKE, *map(memory_kernel, ("memset", "memcpy", "memmove")))
 #: (target, how it is run: None is the isolated way this machine would choose)
 ISOLATED = [(target.name, None) for target in targets.all_targets()] + [("x86_64-avx512", "bochs")]
 WAYS = [*ISOLATED, ("x86_64-avx2", "in-process")]
@@ -136,6 +136,21 @@ def test_rows_run_in_order(bench: Bench) -> None:
     assert np.frombuffer(answer, np.float32).tolist() == [10.0] * 16
 
 
+MEMORY = [("memset", 10, 0, 1), ("memset", 3, 0, 70), ("memcpy", 0, 40, 33), ("memcpy", 64, 1, 63)]
+MEMORY += [("memmove", 1, 0, 100), ("memmove", 0, 1, 100), ("memmove", 50, 50, 9), ("memcpy", 5, 9, 0)]
+
+
+@pytest.mark.parametrize(("function", "to", "source", "n"), MEMORY)
+def test_memory_routines_come_with_the_library(bench: Bench, function: str, to: int, source: int, n: int) -> None:
+    content = bytearray(range(128))
+    address = bench.executor.alloc(128)
+    bench.executor.write(address, bytes(content))
+    program, words = bench.program((f"call_{function}", [*vector(address, 128), to, source, n]))
+    (answer,) = bench.executor.run_and_read(program, words, [(address, 128)])
+    content[to : to + n] = bytes([7]) * n if function == "memset" else content[source : source + n]
+    assert answer == content
+
+
 def test_words_of_another_type_are_refused(bench: Bench) -> None:
     program, words = bench.program(("poke_i8", [*vector(bench.executor.alloc(8), 8), 0]))
     with pytest.raises(InputError, match="words has dtype=int32; expected"):
@@ -162,6 +177,12 @@ def test_a_write_before_the_first_page_is_a_finding(isolated: Bench) -> None:
     address = isolated.executor.alloc(4096, guard=True)
     program, words = isolated.program(("poke_i8", [*vector(address, 4096), -1]))
     with pytest.raises(KernelError, match=r"SIGSEGV in row 0 .* 1 bytes before the block of 4096 bytes"):
+        isolated.executor.run(program, words)
+
+
+def test_a_write_before_an_unguarded_block_is_a_finding(isolated: Bench) -> None:
+    program, words = isolated.program(("poke_i8", [*vector(isolated.executor.alloc(100), 100), -1]))
+    with pytest.raises(KernelError, match="1 bytes before the block of 100 bytes"):
         isolated.executor.run(program, words)
 
 

@@ -7,6 +7,7 @@ weights work as on a real machine. An exception ends the process with the report
 
 from __future__ import annotations
 
+import array
 import bisect
 import ctypes
 import importlib.util
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 PAGE = 4096
+TABLE_SPAN = 512 * PAGE  # bytes one lowest-level page table maps
 REQUEST, FAULT, WORD = struct.Struct("<5Q"), struct.Struct("<QQQqq"), struct.Struct("<Q")
 MAP, UNMAP, WRITE, PROTECT, READ, RUN = range(1, 7)
 KERNEL_SIGNAL, NO_MEMORY, BAD_REQUEST = 1, 2, 3
@@ -61,7 +63,7 @@ class Memory:
     def map(self, address: int, nbytes: int, fill: int) -> None:
         mapping = self._insert(address, nbytes)
         if fill:
-            mapping[:] = bytes([fill]) * nbytes
+            ctypes.memset(ctypes.addressof(ctypes.c_char.from_buffer(mapping)), fill, nbytes)
         self.protect(address, nbytes, PROT_WRITE)
 
     def unmap(self, address: int, nbytes: int) -> None:
@@ -99,9 +101,14 @@ class Memory:
 
     def _set_entries(self, address: int, nbytes: int, flags: int | None) -> None:
         """Make the pages' table entries present with ``flags``, or absent."""
-        for page in range(address, address + nbytes, PAGE):
-            value = 0 if flags is None else page | flags
-            WORD.pack_into(self._tables, self._entry(page) - TABLES, value)
+        at, end = address, address + nbytes
+        while at < end:
+            stop = min(end, (at // TABLE_SPAN + 1) * TABLE_SPAN)  # what one table maps is set at once
+            pages = range(at, stop, PAGE)
+            values = array.array("Q", [0] * len(pages) if flags is None else [page | flags for page in pages])
+            start = self._entry(at) - TABLES
+            self._tables[start : start + 8 * len(pages)] = values.tobytes()
+            at = stop
 
     def _entry(self, address: int) -> int:
         """Guest address of the lowest-level table entry for ``address``; makes missing tables."""

@@ -33,8 +33,8 @@ class Executor(Protocol):
     def alloc(self, nbytes: int, *, align: int = 64, guard: bool = False) -> int:
         """Address of new memory, filled with :data:`POISON`.
 
-        With ``guard`` it ends at an unreadable page (modulo ``align``: ask for the element size to have no gap), and
-        another unreadable page lies before its first page.
+        With ``guard`` it ends at an unreadable page (modulo ``align``: ask for the element size to have no gap).
+        Without, an isolated executor lets it begin right after one. Using both catches accesses on either side.
         """
         ...
 
