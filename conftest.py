@@ -1,3 +1,8 @@
 """Loads assay's pytest plugin for every test of this repository."""
 
+import os
+
+# The goldens are small float64 products: threads inside one only get in the way of the other test processes.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 pytest_plugins = ["assay.pytest_plugin"]

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from assay import backends
 from assay.backends.protocol import Finding, NotRunHere, Unsupported
@@ -48,7 +49,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def option(config: pytest.Config, name: str) -> Any:
-    return config.getoption(name)
+    return config.getoption(name, default=None)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -200,6 +201,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[None]:
     if not isinstance(judge, Judge):
         return (yield)
     status, reason = "ok", ""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)  # examples are small: a second thread only costs, 20 times on two cores
     try:
         return (yield)
     except (Mismatch, Finding) as error:
@@ -210,6 +213,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[None]:
         status, reason = "failed", f"{type(error).__name__}: {error}"
         raise
     finally:
+        torch.set_num_threads(before)
         pyfuncitem.user_properties.append((CASE, facts(judge, status, reason)))
     if status == "failed":
         pytest.fail(reason, pytrace=False)

@@ -1,0 +1,108 @@
+"""Running error analysis: the fp64 golden of a composite, carrying for every element a bound on the compiled error.
+
+Each step adds its own rounding bound (``assay.bounds``) to what its inputs' errors can do to it. So the bound of a
+layer is derived like that of an op. Products of two errors are kept where they can matter (norm, attention) and
+dropped where they are below u times the bound. After Wilkinson; Higham, Accuracy and Stability, §3.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from assay import bounds, reference
+from assay.bounds import Setting
+from assay.reference.attention import seen_by_any, visible
+
+
+@dataclass(frozen=True)
+class Bounded:
+    """A float64 ``value`` and, per element, the largest absolute ``error`` of the compiled one."""
+
+    value: np.ndarray
+    error: np.ndarray
+
+    def moved(self, move: Callable[[np.ndarray], np.ndarray]) -> Bounded:
+        """Reshaped, transposed, sliced: whatever moves elements and computes nothing."""
+        return Bounded(move(self.value), move(self.error))
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """The operations of a layer on :class:`Bounded` values; every intermediate is rounded to the accumulator's type."""
+
+    setting: Setting
+
+    @classmethod
+    def inside(cls, setting: Setting) -> Analysis:
+        """For intermediates of a program judged under ``setting``: nothing is known of their mean."""
+        return cls(replace(setting, out=setting.acc, zero_mean=False))
+
+    def exact(self, x: np.ndarray) -> Bounded:
+        """An input: no error yet."""
+        return Bounded(x, np.zeros(x.shape))
+
+    def add(self, x: Bounded, y: Bounded) -> Bounded:
+        """e_x + e_y, and one rounding."""
+        value = reference.add(x.value, y.value)
+        return Bounded(value, x.error + y.error + self.setting.acc.u * np.abs(value))
+
+    def linear(self, x: Bounded, w: np.ndarray) -> Bounded:
+        """|w| e_x, and the sum's own bound."""
+        value = reference.linear(x.value, w)
+        own = bounds.linear(self.setting, value, x.value, w)
+        return Bounded(value, own + reference.linear(x.error, np.abs(w)))
+
+    def rms_norm(self, x: Bounded, w: np.ndarray, *, eps: float) -> Bounded:
+        """With r the root of the golden and ρ the most its error can be: |w|·(e/(r − ρ) + |x|·ρ/(r·(r − ρ))).
+
+        The mean square is off by at most q = mean(2|x|e + e²), so ρ ≤ q/(r + √max(r² − q, eps)).
+        """
+        value = reference.rms_norm(x.value, w, eps=eps)
+        square = np.mean(x.value**2, axis=-1, keepdims=True) + eps
+        shift = np.mean(2.0 * np.abs(x.value) * x.error + x.error**2, axis=-1, keepdims=True)
+        least = np.sqrt(np.maximum(square - shift, eps))
+        rho = shift / (np.sqrt(square) + least)
+        inherited = np.abs(w) * (x.error / least + np.abs(x.value) * rho / (np.sqrt(square) * least))
+        return Bounded(value, inherited + bounds.rms_norm(self.setting, value, x.value, w, eps=eps))
+
+    def rope(self, x: Bounded, cos: np.ndarray, sin: np.ndarray) -> Bounded:
+        """|cos| e + |sin| e of the partner, and the rotation's own bound."""
+        value = reference.rope(x.value, cos, sin)
+        half = x.error.shape[-1] // 2
+        partner = np.concatenate([x.error[..., half:], x.error[..., :half]], axis=-1)
+        inherited = x.error * np.abs(cos[:, None]) + partner * np.abs(sin[:, None])
+        return Bounded(value, inherited + bounds.rope(self.setting, value, x.value, cos, sin))
+
+    def swiglu(self, gate: Bounded, up: Bounded) -> Bounded:
+        """silu has slope at most 1.1: (1.1·e_gate)(|up| + e_up) + |silu(gate)|·e_up, and its own bound."""
+        value = reference.swiglu(gate.value, up.value)
+        inherited = 1.1 * gate.error * (np.abs(up.value) + up.error) + np.abs(reference.silu(gate.value)) * up.error
+        return Bounded(value, inherited + bounds.swiglu(self.setting, value, gate.value, up.value))
+
+    def attention(self, q: Bounded, k: Bounded, v: Bounded, past: np.ndarray) -> Bounded:
+        """Scores off by at most δ change each weight by a factor within exp(±2δ): expm1(2δ)·Σp|v| + exp(2δ)·Σp·e_v.
+
+        δ is the largest over the visible keys of scale·(|q|·e_k + e_q·|k| + e_q·e_k).
+        """
+        value = reference.attention(q.value, k.value, v.value, past)
+        growth = 2.0 * score_error(q, k, past)
+        magnitude = reference.attention(q.value, k.value, np.abs(v.value), past)
+        errors = reference.attention(q.value, k.value, v.error, past)
+        inherited = np.expm1(growth) * magnitude + np.exp(growth) * errors
+        return Bounded(value, inherited + bounds.attention(self.setting, value, q.value, k.value, v.value, past))
+
+
+def score_error(q: Bounded, k: Bounded, past: np.ndarray) -> np.ndarray:
+    """[B, H, S, 1]: largest error of a visible score that the errors of q and k cause."""
+    group = q.value.shape[1] // k.value.shape[1]
+    mask = visible((q.value.shape[2], k.value.shape[2]), past)[:, None]
+    used = seen_by_any(mask)
+
+    def keys(x: np.ndarray) -> np.ndarray:
+        return np.where(used, np.repeat(np.abs(x), group, axis=1), 0.0).swapaxes(-1, -2)
+
+    error = (np.abs(q.value) + q.error) @ keys(k.error) + q.error @ keys(k.value)
+    return np.max(np.where(mask, error, 0.0), axis=-1, keepdims=True, initial=0.0) / np.sqrt(q.value.shape[-1])
