@@ -11,11 +11,18 @@ from assay.case import Example
 from assay.formats import I64
 from assay.judge import Judge
 from assay.metamorphic import CAUSALITY, REPEATED_HEADS, THREADS, Property, prefix, reversal
-from assay.spec import Cost, Operand, OpSpec
+from assay.spec import Cost, Known, Operand, OpSpec
 from assay.strategies.shapes import Dims, Shapes, around_tiles, span
 
 
 class Causal(torch.nn.Module):
+    def forward(self, q, k, v):
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+
+
+class TopLeft(torch.nn.Module):
+    """Fewer queries than keys and no cache: PyTorch aligns the causal mask top-left, query i sees keys 0 to i."""
+
     def forward(self, q, k, v):
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
 
@@ -89,6 +96,47 @@ def query_by_query(judge: Judge, example: Example) -> None:
         judge.same(example, "a chunk and single queries differ", together, np.concatenate(steps, axis=2))
 
 
+def tokens(*shape: int) -> np.ndarray:
+    """Reproducible numbers of order one."""
+    return np.sin(0.37 * np.arange(np.prod(shape)) + len(shape)).astype(np.float32).reshape(shape)
+
+
+def top_left(queries: int, keys: int) -> Known:
+    """Query 0 sees key 0 alone: its result is v[0, 0, 0] to the bit; later keys are never seen."""
+    q, k, v = tokens(1, 1, queries, 4), tokens(1, 1, keys, 4), tokens(1, 1, keys, 4) + 1
+    right = golden_self(*(a.astype(np.float64) for a in (q, k, v)), causal=True)
+    right[0, 0, 0] = v[0, 0, 0]
+    return Known(f"{queries} queries and {keys} keys align top-left", (q, k, v), right, 1e-6, "B", {"G": 1})
+
+
+def masked_row() -> Known:
+    """One row of the batch sees no key (it would start before the cache): zeros, no NaN; the other is a mean."""
+    q, k = np.zeros((2, 1, 1, 4), np.float32), tokens(2, 1, 3, 4)
+    v = np.arange(24, dtype=np.float32).reshape(2, 1, 3, 4)
+    right = np.stack([np.zeros((1, 1, 4)), v[1:2, 0].mean(axis=1)[:, None]])[:, :, 0][:, None]
+    return Known(
+        "a row that sees no key is zero",
+        (q, k, v, np.array([-1, 2])),
+        right.reshape(2, 1, 1, 4),
+        1e-6,
+        dims={"G": 1, "P": 2},
+    )
+
+
+def decode_sees_all() -> Known:
+    """One query over 3 cached keys and its own: all four are seen (a 1 × 4 lower triangle would show one)."""
+    v = np.arange(4, dtype=np.float32).reshape(1, 1, 4, 1) * np.ones((1, 1, 1, 4), np.float32)
+    zero = np.zeros((1, 1, 1, 4), np.float32)
+    return Known(
+        "decode sees the whole cache",
+        (zero, np.zeros_like(v), v, np.array([3])),
+        zero + 1.5,
+        1e-6,
+        "B",
+        {"G": 1, "P": 3},
+    )
+
+
 Q, K, V = Operand("q", "B H S D"), Operand("k", "B K T D"), Operand("v", "B K T D")
 HEADS = {"H": lambda d: d["K"] * d["G"]}
 
@@ -155,6 +203,7 @@ CACHED = OpSpec(
     cost=COST,
     values=VALUES,
     exact=selecting_cached,
+    known=(masked_row(), decode_sees_all()),
     modes="attention",
     properties=(
         THREADS,
@@ -165,4 +214,19 @@ CACHED = OpSpec(
         Property("query by query", query_by_query),
     ),
 )
-SPECS = (CAUSAL, FULL, CACHED)
+TOP_LEFT = OpSpec(
+    name="attention_top_left",
+    module=TopLeft,
+    golden=partial(golden_self, causal=True),
+    bound=partial(bound_self, causal=True),
+    operands=(Q, K, V),
+    shapes=Shapes(free={**BATCH, "S": span(0, 5), "T": around_tiles(), "D": HEAD_SIZES}, derived=HEADS, size=size),
+    result="B H S D",
+    cost=COST,
+    values=VALUES,
+    exact=selecting,
+    modes="attention",
+    known=(top_left(1, 4), top_left(2, 3), top_left(1, 3)),
+    properties=(THREADS, REPEATED_HEADS),
+)
+SPECS = (CAUSAL, FULL, CACHED, TOP_LEFT)

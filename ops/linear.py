@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from assay import bounds, reference
 from assay.metamorphic import PACKED_PLAIN, THREADS, prefix, scaling
-from assay.spec import Cost, Operand, OpSpec
+from assay.spec import Cost, Known, Operand, OpSpec
 from assay.strategies.shapes import Dims, Shapes, around_tiles
 
 
@@ -28,6 +28,18 @@ def integers_and_bias(rng: np.random.Generator, d: Dims) -> tuple[np.ndarray, ..
     return *integers(rng, d), rng.integers(-1000, 1000, (d["N"],))
 
 
+def ones(n: int) -> Known:
+    """The accumulator starts at b, not at zero and not at what memory held: n + 1 everywhere."""
+    one = np.ones((n, n), np.float32)
+    return Known(f"{n}x{n} of ones plus one", (one, one, one[0]), np.full((n, n), n + 1.0))
+
+
+def transposed_identity() -> Known:
+    """x.t() @ I for x[i, j] = 8i + j is 8j + i, to the bit."""
+    x = np.arange(64, dtype=np.float32).reshape(8, 8).T
+    return Known("a transpose times the identity", (x, np.eye(8, dtype=np.float32)), x.astype(np.float64))
+
+
 SHAPES = Shapes(
     free={"M": around_tiles(), "N": around_tiles(), "K": around_tiles(64, 300)},
     size=lambda d: flops(d) + 20 * (d["M"] * d["K"] + d["N"] * d["K"]),
@@ -45,6 +57,7 @@ LINEAR = OpSpec(
     result="M N",
     cost=COST,
     exact=integers,
+    known=(transposed_identity(),),
     properties=(THREADS, PACKED_PLAIN, prefix("M"), scaling("x")),
 )
 LINEAR_BIAS = OpSpec(
@@ -57,6 +70,7 @@ LINEAR_BIAS = OpSpec(
     result="M N",
     cost=COST,
     exact=integers_and_bias,
+    known=tuple(ones(n) for n in (4, 5, 17)),
     properties=(THREADS, PACKED_PLAIN, prefix("M")),
 )
 SPECS = (LINEAR, LINEAR_BIAS)

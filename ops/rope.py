@@ -5,7 +5,7 @@ import torch
 
 from assay import bounds, reference
 from assay.metamorphic import THREADS, prefix, reversal, scaling
-from assay.spec import Cost, Operand, OpSpec
+from assay.spec import Cost, Known, Operand, OpSpec
 from assay.strategies.shapes import Dims, Shapes, around_tiles, span
 
 
@@ -38,6 +38,23 @@ def quarter_turns(rng: np.random.Generator, d: Dims) -> tuple[np.ndarray, ...]:
     return x, np.array([1, 0, -1, 0])[turn], np.array([0, 1, 0, -1])[turn]
 
 
+def halves() -> Known:
+    """Position 1, base 10000, D = 4: angles 1 and 0.01 on the pairs (0, 2) and (1, 3), never on neighbours."""
+    cos, sin = reference.rope_angles(np.ones((1, 1)), 4)
+    right = np.array([-1.98411, 1.95990, 2.46238, 4.01980])[None, None, None]
+    x = np.array([1, 2, 3, 4], np.float32)[None, None, None]
+    return Known("half-split pairs", (x, cos, sin), right, digits=3e-6, repeat="B")
+
+
+def strided_slice() -> Known:
+    """The last 4 of 12 features, heads-first; position 0 is unchanged. Layouts are the test's."""
+    x = np.sin(0.37 * np.arange(2 * 3 * 2 * 12)).astype(np.float32).reshape(2, 3, 2, 12)[..., 8:].swapaxes(1, 2)
+    cos, sin = reference.rope_angles(np.broadcast_to(np.arange(3), (2, 3)), 4)
+    right = reference.rope(x.astype(np.float64), cos, sin)
+    right[:, :, 0] = x[:, :, 0]
+    return Known("a strided slice", (x, cos, sin), right, digits=1e-6)
+
+
 ROPE = OpSpec(
     name="rope",
     module=Rope,
@@ -58,6 +75,7 @@ ROPE = OpSpec(
         lambda d, size: size * d["B"] * d["S"] * d["D"] * (2 * d["H"] + 2),
     ),
     exact=quarter_turns,
+    known=(halves(), strided_slice()),
     properties=(THREADS, prefix("B", "H", "S"), reversal("H"), scaling("x")),
 )
 SPECS = (ROPE,)

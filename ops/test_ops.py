@@ -28,6 +28,11 @@ def test_layouts(judge: Judge) -> None:
     judge.explore(judge.within_bound, values=("normal",), layouts=LAYOUTS[1:])
 
 
+@pytest.mark.cases("op", examples=1, has="known")
+def test_known_inputs(judge: Judge) -> None:
+    judge.known(("contiguous", "offset", "strided", "stepped", "transposed", "heads_inside"))
+
+
 @pytest.mark.cases("op", examples=12, has="properties")
 def test_properties(judge: Judge) -> None:
     judge.require_bits()

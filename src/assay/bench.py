@@ -14,7 +14,7 @@ from assay.case import Case, Example, materialise
 from assay.formats import accumulator
 from assay.spec import OpSpec
 from assay.strategies.shapes import Dims
-from assay.strategies.values import VALUES
+from assay.strategies.values import ZERO_MEAN
 
 #: Operations one drawn example may cost: milliseconds in process, and about as long under an emulator.
 IN_PROCESS_LIMIT = 1 << 20
@@ -69,7 +69,7 @@ class Subject:
         """What the bound needs to know of this case and example."""
         out = self.case.spec.out or self.case.format
         flushes = bool(self.status.facts.get("flushes_denormals", False))
-        return Setting(out, accumulator(self.case.format), VALUES[example.values].zero_mean, flushes)
+        return Setting(out, accumulator(self.case.format), example.values in ZERO_MEAN, flushes)
 
 
 def program(spec: OpSpec, case: Case, static: Dims, *, plain: bool = False) -> Program:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,9 +11,8 @@ import numpy as np
 import torch
 
 from assay.formats import Format
-from assay.spec import Operand, OpSpec
+from assay.spec import Known, Operand, OpSpec
 from assay.strategies import layouts, values
-from assay.strategies.shapes import Dims
 
 
 @dataclass(frozen=True)
@@ -71,20 +70,47 @@ class Example:
 
 def materialise(spec: OpSpec, fmt: Format, example: Example) -> list[torch.Tensor]:
     """The operands of an example, rounded to their formats and laid out. The layout goes to data and fixed operands."""
-    rng = np.random.default_rng(example.seed)
-    if example.values == values.INTEGERS:
-        if spec.exact is None:
-            raise ValueError(f"exact operands of {spec.name}: the spec has no exact mode")
-        arrays = spec.exact(rng, example.dims)
-    else:
-        chosen = example.seed % max(sum(o.role == "data" for o in spec.operands), 1)
-        arrays = tuple(_fill(o, rng, example, i, chosen) for i, o in enumerate(spec.operands))
-    tensors = []
-    for operand, array in zip(spec.operands, arrays, strict=True):
+    tensors: list[torch.Tensor] = []
+    for operand, array in zip(spec.operands, _values(spec, example), strict=True):
         tensor = torch.from_numpy(np.array(array, order="C")).to((operand.format or fmt).torch)
         rearranged = operand.role != "weight" and not (operand.role == "fixed" and example.layout == "expanded")
         tensors.append(layouts.LAYOUTS[example.layout](tensor) if rearranged else tensor)
     return tensors
+
+
+def _values(spec: OpSpec, example: Example) -> tuple[np.ndarray, ...]:
+    """The numbers of an example, before rounding and layout."""
+    rng = np.random.default_rng(example.seed)
+    if example.values == values.INTEGERS:
+        if spec.exact is None:
+            raise ValueError(f"exact operands of {spec.name}: the spec has no exact mode")
+        return spec.exact(rng, example.dims)
+    if example.values == values.KNOWN:
+        row = spec.known[example.seed]
+        return tuple(
+            _repeated(operand, array, row, example) for operand, array in zip(spec.operands, row.operands, strict=True)
+        )
+    chosen = example.seed % max(sum(operand.role == "data" for operand in spec.operands), 1)
+    return tuple(_fill(operand, rng, example, i, chosen) for i, operand in enumerate(spec.operands))
+
+
+def _repeated(operand: Operand, array: np.ndarray, row: Known, example: Example) -> np.ndarray:
+    if row.repeat not in operand.axes:
+        return array
+    axis = operand.axes.index(row.repeat)
+    return np.repeat(array, example.dims[row.repeat] // array.shape[axis], axis)
+
+
+def known_examples(spec: OpSpec, layout: str) -> Iterator[Example]:
+    """Every known input of a spec in one layout, once as it is and once repeated fivefold."""
+    for index, row in enumerate(spec.known):
+        dims: dict[str, int] = {**row.dims}
+        for operand, array in zip(spec.operands, row.operands, strict=True):
+            dims.update(zip(operand.axes, array.shape, strict=True))
+        yield Example(dims, values.KNOWN, layout, index)
+        if row.repeat:
+            repeated = {**dims, row.repeat: 5 * dims[row.repeat]}
+            yield Example(spec.shapes.complete(repeated), values.KNOWN, layout, index)
 
 
 def _fill(operand: Operand, rng: np.random.Generator, example: Example, index: int, chosen: int) -> np.ndarray:
@@ -100,10 +126,3 @@ def _fill(operand: Operand, rng: np.random.Generator, example: Example, index: i
 def arrays(tensors: list[torch.Tensor]) -> list[np.ndarray]:
     """What the golden works on: float64 for floats, int64 for the rest."""
     return [t.to(torch.float64 if t.is_floating_point() else torch.int64).numpy() for t in tensors]
-
-
-def dims_of(spec: OpSpec, tensors: list[torch.Tensor]) -> Dims:
-    """Sizes by dimension name, read off concrete operands."""
-    return {
-        axis: n for o, t in zip(spec.operands, tensors, strict=True) for axis, n in zip(o.axes, t.shape, strict=True)
-    }

@@ -11,11 +11,11 @@ import torch
 from assay import compare, report
 from assay.backends.protocol import Finding, Unsupported
 from assay.bench import Bench, Subject
-from assay.case import Case, Example, arrays, materialise
+from assay.case import Case, Example, arrays, known_examples, materialise
 from assay.compare import Mismatch, Verdict
 from assay.explore import Profile, Stop, examples, explore, seed_of
 from assay.spec import OpSpec
-from assay.strategies.values import INTEGERS, VALUES
+from assay.strategies.values import INTEGERS, KNOWN, ZERO_MEAN
 
 
 @dataclass
@@ -103,12 +103,13 @@ class Judge:
         """The result is inside its bound on every element; on normal data the aggregate error is at its floor too."""
         inputs = self.inputs(example)
         got = self.run(inputs, example)
-        verdict = self.verdict(got, inputs, example)
+        exact = example.values == KNOWN and self.spec.known[example.seed].digits == 0
+        verdict = self.verdict(got, inputs, example, exact=exact)
         self.tally.note(example, verdict)
         if not verdict.passed:
             raise Mismatch(self._report(example, verdict, inputs))
         allowed = compare.nmse_allowed(self.spec.out or self.case.format)
-        if VALUES[example.values].zero_mean and got.size >= compare.NMSE_ELEMENTS and verdict.nmse > allowed:
+        if example.values in ZERO_MEAN and got.size >= compare.NMSE_ELEMENTS and verdict.nmse > allowed:
             size = f"NMSE {verdict.nmse:.2e}, allowed {allowed:.2e} (assay/compare.py)"
             raise Mismatch(report.text(self.case, example, "aggregate error", worst=size, **self._context(example)))
 
@@ -120,6 +121,16 @@ class Judge:
         self.tally.note(example, verdict)
         if not verdict.passed:
             raise Mismatch(self._report(example, verdict, inputs))
+
+    def known(self, layouts: Sequence[str]) -> None:
+        """Every known input of the spec, in these layouts, gives its right value."""
+        self.subject.compiled()
+        replayed = (self.replayed,) if self.replayed else None
+        try:
+            for example in replayed or (e for layout in layouts for e in known_examples(self.spec, layout)):
+                self._once(self.within_bound, example)
+        except Stop as stop:
+            raise stop.cause from None
 
     def across(self, example: Example) -> None:
         """The reference target gives the same bits on the same input."""

@@ -7,7 +7,7 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
@@ -64,6 +64,27 @@ class Cost:
 
 
 @dataclass(frozen=True)
+class Known:
+    """One small input with its known right value.
+
+    Args:
+        title: what it shows.
+        operands: one array per operand of the spec.
+        right: the value, checked by hand or in exact arithmetic.
+        digits: relative precision of ``right`` as printed; 0 means exact, and then the result must be equal.
+        repeat: axis along which the input may be repeated to exceed a vector; empty if it may not.
+        dims: sizes of the free dimensions that no operand has as an axis.
+    """
+
+    title: str
+    operands: tuple[np.ndarray, ...]
+    right: np.ndarray
+    digits: float = 0.0
+    repeat: str = ""
+    dims: Dims = field(default_factory=dict[str, int])
+
+
+@dataclass(frozen=True)
 class OpSpec:
     """What an op is, what it may be given, and how far its result may be off.
 
@@ -78,6 +99,7 @@ class OpSpec:
         modes: the family of variants the compiler offers for this op (``backend.modes()[modes]``).
         causal: axis name along which later positions must not change earlier results.
         properties: relations between runs that need no golden.
+        known: small inputs with their right values.
         out: format of the result, where it is not the case's.
     """
 
@@ -99,6 +121,7 @@ class OpSpec:
     causal: str = ""
     properties: tuple[Property, ...] = ()
     signed_zero: bool = False
+    known: tuple[Known, ...] = ()
     out: Format | None = None
 
     @property

@@ -97,6 +97,8 @@ def with_some(rng: Generator, x: np.ndarray, values: tuple[float, ...]) -> np.nd
 
 #: Small integers for the exact mode: the spec makes its operands itself, so that the answer needs no rounding.
 INTEGERS = "integers"
+#: A known input of the spec; the example's seed is its index.
+KNOWN = "known"
 
 _ALL = (
     Values("normal", normal, zero_mean=True),
@@ -114,6 +116,9 @@ _ALL = (
     Values("negative_infinite_rows", negative_infinite_rows, everywhere=False),
     Values("extreme", extreme, everywhere=False),
     Values(INTEGERS, tied),
+    Values(KNOWN, normal),
 )
 VALUES = {values.name: values for values in _ALL}
 NAMES = tuple(VALUES)
+#: Kinds for which sums stay small against the sum of sizes, see ``bounds.ZERO_MEAN_FACTOR``.
+ZERO_MEAN = frozenset(values.name for values in _ALL if values.zero_mean)
