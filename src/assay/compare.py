@@ -18,7 +18,14 @@ NMSE_ELEMENTS = 64
 
 
 class Mismatch(AssertionError):
-    """A result is outside its bound, or two runs that must agree do not. The text is the report."""
+    """A result is outside its bound, or two runs that must agree do not. The text is the report.
+
+    ``where`` names the places that are wrong, if the failure has places.
+    """
+
+    def __init__(self, text: str, where: str = "") -> None:
+        super().__init__(text)
+        self.where = where
 
 
 @dataclass(frozen=True)

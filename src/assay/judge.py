@@ -82,6 +82,23 @@ class Judge:
                 )
         except Stop as stop:
             raise stop.cause from None
+        except Mismatch as mismatch:
+            raise self._with_wide(mismatch, body, values) from None
+
+    def _with_wide(self, mismatch: Mismatch, body: Callable[[Example], None], values: Sequence[str]) -> Mismatch:
+        """The smallest failure hides where a fault sits: run the largest sizes once, and say where it fails there."""
+        if self.replayed is not None:
+            return mismatch
+        shapes = self.spec.shapes
+        dims = {**(shapes.static or ({},))[0]}
+        dims |= {name: sizes[-1] for name, sizes in shapes.candidates(self.subject.compiled().edges).items()}
+        wide = Example(shapes.shrink_to(dims, self.subject.limit), values[0])
+        try:
+            self._once(body, wide)
+        except (Mismatch, Stop) as other:
+            where = other.where if isinstance(other, Mismatch) else str(other).splitlines()[0]
+            return Mismatch(f"{mismatch}\n  wide     {wide.suffix(self.spec)}: {where}", mismatch.where)
+        return mismatch
 
     def _once(self, body: Callable[[Example], None], example: Example) -> None:
         self.tally.examples += 1
@@ -107,7 +124,7 @@ class Judge:
         verdict = self.verdict(got, inputs, example, exact=exact)
         self.tally.note(example, verdict)
         if not verdict.passed:
-            raise Mismatch(self._report(example, verdict, inputs))
+            raise self._mismatch(example, verdict, inputs)
         allowed = compare.nmse_allowed(self.spec.out or self.case.format)
         if example.values in ZERO_MEAN and got.size >= compare.NMSE_ELEMENTS and verdict.nmse > allowed:
             size = f"NMSE {verdict.nmse:.2e}, allowed {allowed:.2e} (assay/compare.py)"
@@ -120,7 +137,7 @@ class Judge:
         verdict = self.verdict(self.run(inputs, example), inputs, example, exact=True)
         self.tally.note(example, verdict)
         if not verdict.passed:
-            raise Mismatch(self._report(example, verdict, inputs))
+            raise self._mismatch(example, verdict, inputs)
 
     def known(self, layouts: Sequence[str]) -> None:
         """Every known input of the spec, in these layouts, gives its right value."""
@@ -159,17 +176,19 @@ class Judge:
             where = compare.spread(wrong, axes or self.spec.result.split())
         else:
             first, where = f"shapes {one.shape} and {other.shape}", ""
-        raise Mismatch(report.text(self.case, example, what, worst=first, spread=where, **self._context(example)))
+        text = report.text(self.case, example, what, worst=first, spread=where, **self._context(example))
+        raise Mismatch(text, where)
 
     def require_bits(self) -> None:
         """Raises ``Unsupported`` if the target declares that equal sums may differ in their last bits between calls."""
         if not self.subject.status.facts.get("bit_reproducible", True):
             raise Unsupported(f"{self.case.target} of {self.bench.backend.name} does not promise bit-equal results")
 
-    def _report(self, example: Example, verdict: Verdict, inputs: Sequence[torch.Tensor]) -> str:
-        axes = self.spec.result.split()
+    def _mismatch(self, example: Example, verdict: Verdict, inputs: Sequence[torch.Tensor]) -> Mismatch:
+        where = compare.spread(verdict.wrong, self.spec.result.split())
         lines = {"eager": self._eager(inputs, example), "stage": self._stage(inputs, example)}
-        return report.mismatch(self.case, example, verdict, axes, **lines, replay=self._replay(example))
+        text = report.mismatch(self.case, example, verdict, spread=where, **lines, **self._context(example))
+        return Mismatch(text, where)
 
     def _context(self, example: Example) -> dict[str, str]:
         return {"input": report.inputs(example), "replay": self._replay(example)}

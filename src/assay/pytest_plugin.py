@@ -120,7 +120,10 @@ def key_of(case: Case, shape: str = "") -> CaseKey:
 
 def known_keys(config: pytest.Config) -> dict[str, CaseKey]:
     """Keys by case id: what the controller knows of a test whose worker died before it could report."""
-    return {case.id: key_of(case) for case in all_cases(config)}
+    try:
+        return {case.id: key_of(case) for case in all_cases(config)}
+    except pytest.UsageError:
+        return {}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
 from pathlib import Path
 
 from assay.case import Case, Example
-from assay.compare import Verdict, spread
+from assay.compare import Verdict
 from assay.spec import OpSpec
 
 
-def mismatch(case: Case, example: Example, verdict: Verdict, axes: Sequence[str], **lines: str) -> str:
-    """The report of one result outside its bound.
-
-    Args:
-        axes: names of the result's axes, for the spread.
-        lines: further labelled lines (``eager``, ``stage``, ``replay``), printed in order when not empty.
-    """
+def mismatch(case: Case, example: Example, verdict: Verdict, **lines: str) -> str:
+    """The report of one result outside its bound; ``lines`` follow the worst element, see :func:`text`."""
     outside = "outside its bound" if verdict.kind == "bound" else f"wrong {verdict.kind}"
-    body = {"worst": worst(case.spec, verdict), "spread": spread(verdict.wrong, axes), "input": inputs(example)}
-    return text(case, example, outside, **body, **lines)
+    return text(case, example, outside, worst=worst(case.spec, verdict), **lines)
 
 
 def text(case: Case, example: Example, what: str, **lines: str) -> str:

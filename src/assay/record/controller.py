@@ -64,7 +64,7 @@ def result_of(report: pytest.TestReport, keys: Callable[[], Mapping[str, CaseKey
         shared: dict[str, Any] = {name: facts[name] for name in SHARED}
         metrics = tuple(metrics_of(facts)) + tuple(Metric(**metric) for metric in facts.get("metrics", ()))
         return Result(CaseKey(**facts["case"]), check, **shared, seconds=report.duration, metrics=metrics, run=run)
-    if report.failed and report.when != "teardown":
+    if report.failed and report.when not in ("call", "teardown"):
         key = key_of(report.nodeid, keys()) if "[" in report.nodeid else None
         return key and Result(key, check, "failed", reason=last_line(report), seconds=report.duration, run=run)
     return None

@@ -1,0 +1,132 @@
+"""Compilers with one fault each, for testing the tests: eager PyTorch with one op's program replaced by a wrong one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+
+from assay.backends.protocol import Program
+from assay.backends.torch_eager import EagerBackend, EagerCompiled
+from assay.bench import Bench
+from assay.case import Case
+from assay.explore import PROFILES
+from assay.formats import F32
+from assay.judge import Judge
+from assay.spec import OpSpec, registry
+
+ROOT = Path(__file__).parents[1]
+
+
+class Wrong(torch.nn.Module):
+    """A plain function as the compiled side."""
+
+    def __init__(self, function: Callable[..., torch.Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+        return self.function(*inputs)
+
+
+@dataclass(frozen=True)
+class FaultyBackend(EagerBackend):
+    """Eager, but every program is replaced by ``function``."""
+
+    name: str = "faulty"
+    function: Callable[..., torch.Tensor] = torch.add
+
+    def compile(self, program: Program, target: str, *, quant: str = "fp32", variant: str = "") -> EagerCompiled:
+        return replace(super().compile(program, target, quant=quant), module=Wrong(self.function))
+
+
+def spec(name: str) -> OpSpec:
+    return registry(ROOT / "ops")[name]
+
+
+def judge_of(name: str, function: Callable[..., torch.Tensor] | None = None, examples: int = 60) -> Judge:
+    """The judge of an op compiled by eager, or by a compiler that computes ``function`` instead."""
+    backend = EagerBackend() if function is None else FaultyBackend(function=function)
+    op = spec(name)
+    case = Case(op, F32, "host", variant="naive" if op.modes else "")
+    return Judge(Bench.of(backend), case, PROFILES["ci"], f"ops/test_ops.py::{name}", examples=examples)
+
+
+def dropped_output_tail(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Only whole vectors of 8 are written; the rest of a row keeps the poison."""
+    result = x + y
+    result[..., result.shape[-1] // 8 * 8 :] = float("nan")
+    return result
+
+
+def dropped_reduction_tail(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """The sum runs over whole blocks of 4 only."""
+    whole = x.shape[-1] // 4 * 4
+    return F.linear(x[..., :whole], w[..., :whole])
+
+
+def seen_too_far(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """The causal frontier is one key too far."""
+    mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril(1)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True)
+
+
+def seen_too_little(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """The causal frontier is one key short: a query does not see its own."""
+    mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril(-1)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True)
+
+
+def without_eps(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return w * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True)))
+
+
+def tiled_heads(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """Grouped heads by tile (0 1 0 1) instead of repeat (0 0 1 1)."""
+    group = q.shape[1] // k.shape[1]
+    return F.scaled_dot_product_attention(q, k.repeat(1, group, 1, 1), v.repeat(1, group, 1, 1))
+
+
+def slot_too_late(cache: torch.Tensor, new: torch.Tensor, past: torch.Tensor) -> torch.Tensor:
+    """New keys land one slot behind their place (the last one falls out)."""
+    result = cache.clone()
+    for row, first in enumerate(past.tolist()):
+        room = cache.shape[2] - first - 1
+        result[row, :, first + 1 : first + 1 + new.shape[2]] = new[row, :, :room]
+    return result
+
+
+def cache_read_short(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, past: torch.Tensor) -> torch.Tensor:
+    """Attention over the cache stops one slot early."""
+    position = past[:, None, None, None] - 1 + torch.arange(q.shape[2])[:, None]
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=torch.arange(k.shape[2]) <= position, enable_gqa=True)
+
+
+class UninitialisedAccumulator:
+    """Sums start at what the accumulator's memory held: the end of the call before."""
+
+    def __init__(self) -> None:
+        self.memory = torch.zeros(1)
+
+    def __call__(self, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        result = F.linear(x, w) + self.memory.reshape(-1)[0]
+        if result.numel():
+            self.memory = result.clone()
+        return result
+
+
+def bf16_accumulator(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """Each partial sum is rounded to bfloat16."""
+    total = torch.zeros(x.shape[0], w.shape[0], dtype=torch.bfloat16)
+    for k in range(x.shape[1]):
+        total = (total.float() + x[:, k, None] * w[None, :, k]).to(torch.bfloat16)
+    return total.float()
+
+
+def interleaved_pairs(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """Rotates neighbours (2j, 2j+1) instead of halves (j, j + D/2)."""
+    rotated = torch.stack((-x[..., 1::2], x[..., ::2]), dim=-1).flatten(-2)
+    return x * cos.unsqueeze(1) + rotated * sin.unsqueeze(1)
