@@ -42,12 +42,12 @@ def _id(way: tuple[str, str | None]) -> str:
     return f"{way[0]}-{way[1] or 'isolated'}"
 
 
-@pytest.fixture(params=WAYS, ids=_id)
+@pytest.fixture(params=WAYS, ids=_id, scope="module")
 def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
     yield from _open(*request.param)
 
 
-@pytest.fixture(params=ISOLATED, ids=_id)
+@pytest.fixture(params=ISOLATED, ids=_id, scope="module")
 def isolated(request: pytest.FixtureRequest) -> Iterator[Bench]:
     yield from _open(*request.param)
 
