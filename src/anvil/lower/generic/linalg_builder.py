@@ -1,0 +1,202 @@
+"""A loop nest as linalg on tensors: one structured op per step, destinations as arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from anvil import mlir
+from anvil.lower.generic.nest import Nest
+from anvil.lower.generic.num import Num, const, fma, highest, lowest, maximum, minimum, register_type
+from anvil.lower.generic.region import Combine, Step
+from anvil.mlir import InsertionPoint, arith, ir, linalg, tensor
+
+STAGE = "linalg"
+SIMPLIFY = "canonicalize,cse,linalg-fuse-elementwise-ops,canonicalize,cse"
+"""Upstream passes over the module: constants fold, producers with one consumer merge into it."""
+
+_IDENTITY = {
+    "sum": lambda dtype: 0,
+    "sum_of_products": lambda dtype: 0,
+    "prod": lambda dtype: 1,
+    "max": lowest,
+    "min": highest,
+    "any": lambda dtype: 0,
+    "all": lambda dtype: 1,
+}
+_COMBINE = {
+    "sum": lambda x, total: total + x,
+    "prod": lambda x, total: total * x,
+    "max": maximum,
+    "min": minimum,
+    "any": lambda x, total: total | x,
+    "all": lambda x, total: total & x,
+    "sum_of_products": fma,
+}
+
+
+def memory_type(dtype: str) -> str:
+    """Element type in memory: a bool takes a byte, unsigned bytes have no MLIR type of their own."""
+    return "i8" if dtype in ("i1", "ui8") else dtype
+
+
+@dataclass(frozen=True)
+class Signature:
+    """Arguments of the function: the steps read, the steps written, the steps that are scalars known at bind time."""
+
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    scalars: tuple[int, ...]
+
+
+def signature(nest: Nest) -> Signature:
+    """In order of first use."""
+    steps = list(enumerate(nest.steps))
+    return Signature(
+        tuple(i for i, step in steps if step.kind == "input"),
+        nest.stores,
+        tuple(i for i, step in steps if step.kind == "scalar" and not isinstance(step.size, (int, float))),
+    )
+
+
+def build(nest: Nest) -> mlir.Module:
+    """``func @region(inputs, destinations, scalars) -> stored tensors``, in the current context."""
+    return _Builder(nest).module()
+
+
+class _Builder:
+    """Walks the steps once; ``tensors[i]`` (or ``numbers[i]``) is what step i computed."""
+
+    def __init__(self, nest: Nest) -> None:
+        self.nest = nest
+        self.signature = signature(nest)
+        self.tensors: dict[int, ir.Value] = {}
+        self.numbers: dict[int, Num] = {}
+
+    def module(self) -> mlir.Module:
+        module = mlir.Module.create()
+        kinds = self.signature
+        inputs = [self._tensor_type(step, memory=True) for step in kinds.inputs]
+        outputs = [self._tensor_type(step, memory=True) for step in kinds.outputs]
+        scalars = [register_type(self.nest.steps[step].dtype) for step in kinds.scalars]
+        with InsertionPoint(module.body):
+            function = mlir.func.FuncOp("region", ([*inputs, *outputs, *scalars], outputs))
+        with InsertionPoint(function.add_entry_block()):
+            arguments = list(function.arguments)
+            self.tensors = dict(zip(kinds.inputs, arguments, strict=False))
+            destinations = arguments[len(inputs) : len(inputs) + len(outputs)]
+            for step, ssa in zip(kinds.scalars, arguments[len(inputs) + len(outputs) :], strict=True):
+                self.numbers[step] = Num(ssa, self.nest.steps[step].dtype)
+            self._sizes = self._loop_sizes(destinations)
+            for index, step in enumerate(self.nest.steps):
+                self._build(index, step)
+            stored = [self._stored(step, to) for step, to in zip(kinds.outputs, destinations, strict=True)]
+            mlir.func.ReturnOp(stored)
+        return module
+
+    def _tensor_type(self, index: int, memory: bool = False) -> ir.Type:
+        step = self.nest.steps[index]
+        element = ir.Type.parse(memory_type(step.dtype)) if memory else register_type(step.dtype)
+        return ir.RankedTensorType.get([ir.ShapedType.get_dynamic_size()] * len(step.loops), element)
+
+    def _loop_sizes(self, destinations: list[ir.Value]) -> dict[int, ir.Value]:
+        sizes: dict[int, ir.Value] = {}
+        sources = [*zip(self.signature.outputs, destinations, strict=True), *self.tensors.items()]
+        for index, ssa in sources:
+            for position, loop in enumerate(self.nest.steps[index].loops):
+                if loop not in sizes:
+                    sizes[loop] = tensor.dim(ssa, arith.constant(ir.IndexType.get(), position))
+        return sizes
+
+    def _build(self, index: int, step: Step) -> None:
+        if step.kind == "scalar" and index not in self.numbers:
+            self.numbers[index] = const(step.size, step.dtype)  # type: ignore[arg-type]
+        elif step.kind == "iota":
+            self.tensors[index] = self._iota(index)
+        elif step.kind == "map":
+            self.tensors[index] = self._map(index, step)
+        elif step.kind == "reduce":
+            self.tensors[index] = self._reduce(index, step)
+
+    def _empty(self, index: int) -> ir.Value:
+        sizes = [self._sizes[loop] for loop in self.nest.steps[index].loops]
+        return tensor.EmptyOp(sizes, self._tensor_type(index).element_type).result
+
+    def _iota(self, index: int) -> ir.Value:
+        def body(_: list[ir.Value]) -> ir.Value:
+            return Num(linalg.IndexOp(0).result, "index").to("i64").ssa
+
+        return self._generic([], self._empty(index), self.nest.steps[index].loops, (), body)
+
+    def _map(self, index: int, step: Step) -> ir.Value:
+        operands = [i for i in step.operands if i in self.tensors]
+
+        def body(elements: list[ir.Value]) -> ir.Value:
+            values = {i: self._element(i, ssa) for i, ssa in zip(operands, elements, strict=False)}
+            return step.body(*(values.get(i) or self.numbers[i] for i in step.operands)).ssa  # type: ignore[misc]
+
+        return self._generic(operands, self._empty(index), step.loops, (), body)
+
+    def _element(self, index: int, ssa: ir.Value) -> Num:
+        """An element of an operand; a bool that comes from memory is a byte."""
+        step = self.nest.steps[index]
+        if step.kind == "input" and step.dtype == "i1":
+            return Num(ssa, "ui8").to("i1")
+        return Num(ssa, step.dtype)
+
+    def _reduce(self, index: int, step: Step) -> ir.Value:
+        combine: Combine = step.combine or "sum"
+        identity = const(_IDENTITY[combine](step.dtype), step.dtype)
+        initial = linalg.fill(identity.ssa, outs=[self._empty(index)])
+
+        def body(elements: list[ir.Value]) -> ir.Value:
+            return _COMBINE[combine](*(Num(ssa, step.dtype) for ssa in elements)).ssa
+
+        over = tuple(sorted(self.nest.reduced))
+        if len(step.operands) > 1:
+            return self._generic(list(step.operands), initial, step.loops, over, body)
+        (operand,) = step.operands
+        loops = self.nest.steps[operand].loops
+        operation = linalg.ReduceOp(
+            [initial.type], [self.tensors[operand]], [initial], [loops.index(loop) for loop in over]
+        )
+        self._fill_body(operation, [step.dtype, step.dtype], body)
+        return operation.results[0]
+
+    def _generic(
+        self, operands: list[int], out: ir.Value, loops: Sequence[int], over: Sequence[int], body: object
+    ) -> ir.Value:
+        """``linalg.generic`` over ``loops`` (parallel) and ``over`` (reduced), ascending together."""
+        space = sorted([*loops, *over])
+        maps = [_projection(space, self.nest.steps[i].loops) for i in operands] + [_projection(space, loops)]
+        kinds = ["reduction" if loop in over else "parallel" for loop in space]
+        iterators = [ir.Attribute.parse(f"#linalg.iterator_type<{kind}>") for kind in kinds]
+        operation = linalg.GenericOp(
+            [out.type], [self.tensors[i] for i in operands], [out], ir.ArrayAttr.get(maps), ir.ArrayAttr.get(iterators)
+        )
+        elements = [str(ir.RankedTensorType(self.tensors[i].type).element_type) for i in operands]
+        self._fill_body(operation, [*elements, str(ir.RankedTensorType(out.type).element_type)], body)
+        return operation.results[0]
+
+    def _fill_body(self, operation: ir.OpView, elements: list[str], body) -> None:
+        types = [ir.Type.parse(element) for element in elements]
+        block = operation.operation.regions[0].blocks.append(*types, arg_locs=None)
+        with InsertionPoint(block):
+            linalg.YieldOp([body(list(block.arguments))])
+
+    def _stored(self, index: int, destination: ir.Value) -> ir.Value:
+        """The tensor as it lies in memory, computed into its destination."""
+        step = self.nest.steps[index]
+
+        def body(elements: list[ir.Value]) -> ir.Value:
+            number = self.numbers[index] if index in self.numbers else self._element(index, elements[0])
+            return (number.to("ui8") if step.dtype == "i1" else number).ssa
+
+        operands = [index] if index in self.tensors else []
+        return self._generic(operands, destination, step.loops, (), body)
+
+
+def _projection(space: Sequence[int], loops: Sequence[int]) -> ir.Attribute:
+    """The map from the iteration space to a tensor whose dimensions follow ``loops``."""
+    results = [ir.AffineExpr.get_dim(space.index(loop)) for loop in loops]
+    return ir.AffineMapAttr.get(ir.AffineMap.get(len(space), 0, results))

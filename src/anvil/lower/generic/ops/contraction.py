@@ -1,0 +1,99 @@
+"""Matrix products without a schedule of their own: one fused multiply-add per term, terms in order."""
+
+from __future__ import annotations
+
+from string import ascii_lowercase
+
+import torch
+
+from anvil.lower.generic.call import Build, Call
+from anvil.lower.generic.num import Num
+from anvil.lower.generic.ops.reduction import accumulator, converted
+from anvil.lower.generic.region import Operand, Region, Value
+
+aten = torch.ops.aten
+
+
+def contract(region: Region, equation: str, x: Operand, y: Operand, dtype: str) -> Value:
+    """An einsum of two tensors such as ``bmk,bkn->bmn``: every letter is a loop, letters not in the result are summed.
+
+    Sums are held in f32 for f16 and bf16, else in the operands' type; the result is rounded once to ``dtype``.
+    """
+    inputs, _, output = equation.partition("->")
+    letters_x, letters_y = inputs.split(",")
+    loops: dict[str, int | None] = {}
+    left = _on_loops(region, x, letters_x, loops)
+    right = _on_loops(region, y, letters_y, loops)
+    order = list(dict.fromkeys(output + letters_x + letters_y))
+    wide = accumulator(x.dtype)
+    factors = [
+        _spread(converted(region, value, wide), letters, order)
+        for value, letters in ((left, letters_x), (right, letters_y))
+    ]
+    summed = [position for position, letter in enumerate(order) if letter not in output]
+    return converted(region, region.reduce("sum_of_products", factors, summed), dtype)
+
+
+def _on_loops(region: Region, operand: Operand, letters: str, loops: dict[str, int | None]) -> Value:
+    """The operand as a value whose letters follow ``loops``; letters without a loop yet get one."""
+    if isinstance(operand, Value):
+        known = dict(zip(letters, operand.axes, strict=True))
+    else:
+        known = {
+            letter: loops[letter] if loops.get(letter) is not None else region.grow(size)
+            for letter, size in zip(letters, operand.shape, strict=True)
+        }
+    region.require(all(loops.get(letter) in (None, axis) for letter, axis in known.items()))
+    loops.update(known)
+    return region.load(operand, [known[letter] for letter in letters])
+
+
+def _spread(value: Value, letters: str, order: list[str]) -> Value:
+    """``value`` with one dimension per letter of ``order``, of size 1 where it has none."""
+    dims = [letters.index(letter) if letter in letters else None for letter in order]
+    return value.remap(dims, [1 if dim is None else value.shape[dim] for dim in dims])
+
+
+def _product(equation: str, first: str, second: str) -> Build:
+    def build(region: Region, call: Call) -> Value:
+        return contract(region, equation, call[first], call[second], call.dtype)
+
+    return build
+
+
+def _product_plus(equation: str, first: str, second: str) -> Build:
+    """beta · self + alpha · product."""
+
+    def build(region: Region, call: Call) -> Value:
+        wide = accumulator(call.dtype)
+        product = contract(region, equation, call[first], call[second], wide)
+
+        def element(total: Num, bias: Num) -> Num:
+            return (bias.to(wide) * call["beta"] + total * call["alpha"]).to(call.dtype)
+
+        return region.map(element, [product, call["self"]], call.shape, call.dtype)
+
+    return build
+
+
+def _linear(region: Region, call: Call) -> Value:
+    """x · wᵀ + b for a weight that is not a parameter of the model."""
+    x, weight, bias = call["input"], call["weight"], call["bias"]
+    rows = ascii_lowercase[: len(x.shape) - 1]
+    out = "n" if len(weight.shape) > 1 else ""
+    wide = accumulator(call.dtype)
+    product = contract(region, f"{rows}z,{out}z->{rows}{out}", x, weight, wide if bias is not None else call.dtype)
+    if bias is None:
+        return product
+    return region.map(lambda total, b: (total + b.to(wide)).to(call.dtype), [product, bias], call.shape, call.dtype)
+
+
+OPS: dict[object, Build] = {
+    aten.mm.default: _product("mk,kn->mn", "self", "mat2"),
+    aten.bmm.default: _product("bmk,bkn->bmn", "self", "mat2"),
+    aten.mv.default: _product("mk,k->m", "self", "vec"),
+    aten.dot.default: _product("k,k->", "self", "tensor"),
+    aten.addmm.default: _product_plus("mk,kn->mn", "mat1", "mat2"),
+    aten.baddbmm.default: _product_plus("bmk,bkn->bmn", "batch1", "batch2"),
+    aten.linear.default: _linear,
+}

@@ -1,0 +1,83 @@
+"""Linear layers and embeddings over the model's own weights, packed as the quantisation mode wants them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch.fx import Node
+
+from anvil import kernels, quant
+from anvil.lower.sizes import dense_strides, product
+from anvil.runtime.plan import View
+
+if TYPE_CHECKING:
+    from anvil.lower.lowering import Lowering
+
+aten = torch.ops.aten
+
+
+def _packed(low: Lowering, weight: Node) -> list[View]:
+    """The buffers of a packed weight [N, K], in the order kernels take them."""
+    outputs, inputs = low.program.params[weight.name].shape
+    pieces = quant.get(low.quant).tensors(outputs, inputs, low.target)
+    return [low.weight(weight, piece.shape, piece.dtype, piece.layout) for piece in pieces]
+
+
+def _is_weight(low: Lowering, node: object) -> bool:
+    return isinstance(node, Node) and node.op == "placeholder" and node.name in low.program.params
+
+
+def _linear(low: Lowering, node: Node) -> View:
+    """x [..., K] times the weight [N, K], transposed, plus the bias [N]: rows are all leading dimensions."""
+    x, weight, *rest = node.args
+    bias = rest[0] if rest else node.kwargs.get("bias")
+    if not _is_weight(low, weight):
+        raise low.unsupported(node, "its weight is not a parameter of the model")
+    rows = low.rows_of(x)
+    result, matrix = _result(low, node)
+    biases = [] if bias is None else [low.with_inner_unit(bias)]
+    kernel = quant.get(low.quant).build_linear(low.target, bias is not None)
+    low.emit(kernel, [rows, *_packed(low, weight), *biases, matrix], node)
+    return result
+
+
+def _embedding(low: Lowering, node: Node) -> View:
+    """Rows of the table [V, D]: out of the packed weight where a linear layer shares it, else out of a plain table."""
+    weight, ids, *_ = node.args
+    if not _is_weight(low, weight):
+        raise low.unsupported(node, "its table is not a parameter of the model")
+    result, matrix = _result(low, node)
+    where = low.vector_of(ids)
+    if _shared_with_linear(low, weight):
+        low.emit(quant.get(low.quant).build_embedding(low.target), [where, *_packed(low, weight), matrix], node)
+    else:
+        low.emit(kernels.get("embedding").build(low.target), [where, low.view(weight), matrix], node)
+    return result
+
+
+def _shared_with_linear(low: Lowering, weight: Node) -> bool:
+    tensor = low.program.params[weight.name]
+    return any(
+        node.target is aten.linear.default
+        and _is_weight(low, node.args[1])
+        and low.program.params[node.args[1].name] is tensor
+        for node in low.nodes
+    )
+
+
+def _result(low: Lowering, node: Node) -> tuple[View, View]:
+    """New memory for the result [..., N], and the same as a matrix."""
+    shape = low.shape(node)
+    result = low.allocate(node, shape, low.dtype(node))
+    return result, matrix_of(result.buffer, shape)
+
+
+def matrix_of(buffer: str, shape: Sequence) -> View:
+    """A dense buffer of ``shape`` as [rows, last dimension]."""
+    sizes = (product(shape[:-1]), shape[-1])
+    return View(buffer, 0, sizes, dense_strides(sizes))
+
+
+LOWERINGS = {aten.linear.default: _linear, aten.embedding.default: _embedding}
