@@ -1,0 +1,194 @@
+"""Judges a compiled model's tokens against a stored golden: teacher-forced first, then free-running.
+
+Teacher forcing feeds the golden's ids and compares log-probabilities; it sees every position whatever happened before.
+Free running generates as a user would, and must repeat the golden's tokens as far as its margins certify.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.special
+
+from assay.backends.protocol import LanguageModel
+from assay.tokens.golden import PromptGolden
+from assay.tokens.tokenizer import Tokenizer
+from assay.tokens.tolerance import tau
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How far a distribution may move: Kullback-Leibler divergence in nats, and the share of equal first choices."""
+
+    kl_mean: float
+    kl_p999: float
+    same_top1: float
+
+
+# Same arithmetic as the golden; a lossy mode is judged against a golden of the same mode.
+LIMITS = {
+    "fp32": Limits(1e-8, 1e-6, 1.0),
+    "fp16": Limits(1e-4, 3e-3, 0.995),
+    "bf16": Limits(1e-4, 3e-3, 0.995),
+}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One candidate for a position, as a person wants to see it."""
+
+    id: int
+    text: str
+    logprob: float
+
+
+@dataclass(frozen=True)
+class Triage:
+    """The first position where two greedy runs part. ``verdict`` is near-tie or real."""
+
+    position: int
+    got: Choice
+    want: Choice
+    margin: float
+    allowed: float
+    got_top: tuple[Choice, ...]
+    want_top: tuple[Choice, ...]
+
+    @property
+    def verdict(self) -> str:
+        """A near-tie is within twice the allowed error; at token 0 or 1 no rounding has had time to gather."""
+        return "near-tie" if self.position > 1 and self.margin <= 2 * self.allowed else "real"
+
+    def __str__(self) -> str:
+        def row(choices: tuple[Choice, ...]) -> str:
+            return ", ".join(f"{c.text!r} {c.logprob:.4f}" for c in choices)
+
+        return "\n".join(
+            (
+                f"token {self.position}: got {self.got.id} {self.got.text!r}, want {self.want.id} {self.want.text!r}",
+                f"  margin   {self.margin:.2e} nats, twice the allowed error is {2 * self.allowed:.2e}: {self.verdict}",
+                f"  got      {row(self.got_top)}",
+                f"  want     {row(self.want_top)}",
+            )
+        )
+
+
+@dataclass(frozen=True)
+class TeacherForced:
+    """Log-probabilities over every position of one prompt and its golden continuation.
+
+    ``headroom`` is the largest error over the allowed error; ``turned`` are the positions where the first choice
+    differs though the margin does not allow it. The divergence is taken over the golden's top tokens and the sum of
+    the rest, a lower bound of the whole.
+    """
+
+    positions: int
+    max_error: float
+    headroom: float
+    turned: tuple[int, ...]
+    same_top1: int
+    divergence: np.ndarray
+
+    @property
+    def ok(self) -> bool:
+        return self.headroom <= 1 and not self.turned
+
+
+@dataclass(frozen=True)
+class FreeRunning:
+    """Greedy generation of one prompt: ``equal`` leading tokens are the golden's, ``certified`` must be."""
+
+    tokens: tuple[int, ...]
+    equal: int
+    certified: int
+    smallest_margin: float
+    triage: Triage | None
+
+    @property
+    def ok(self) -> bool:
+        return self.equal >= self.certified and (self.triage is None or self.triage.verdict != "real")
+
+
+def log_softmax(logits: np.ndarray) -> np.ndarray:
+    """float64 log-probabilities of [..., vocabulary] logits."""
+    wide = logits.astype(np.float64)
+    return wide - scipy.special.logsumexp(wide, axis=-1, keepdims=True)
+
+
+def teacher_forced(golden: PromptGolden, logits: np.ndarray, quant: str) -> TeacherForced:
+    """Compare ``logits`` [T, vocabulary], got by feeding ``golden.ids``, with the golden."""
+    logprobs = log_softmax(logits)
+    allowed = tau(quant, golden.top_logits)
+    ours = np.take_along_axis(logprobs, golden.top_ids.astype(np.int64), axis=1)
+    error = np.abs(ours - golden.top_logprobs).max(axis=1)
+    error = np.where(np.isfinite(error), error, np.inf)
+    same = logits.argmax(axis=1) == golden.top_ids[:, 0]
+    turned = np.flatnonzero(~same & (golden.margins > 2 * allowed))
+    return TeacherForced(
+        positions=len(golden.ids),
+        max_error=float(error.max()),
+        headroom=float((error / allowed).max()),
+        turned=tuple(turned.tolist()),
+        same_top1=int(same.sum()),
+        divergence=coarse_divergence(golden.top_logprobs.astype(np.float64), ours),
+    )
+
+
+def coarse_divergence(want: np.ndarray, got: np.ndarray) -> np.ndarray:
+    """KL(want ‖ got) in nats per row, over K listed log-probabilities [T, K] and the rest of the vocabulary as one."""
+
+    def complete(listed: np.ndarray) -> np.ndarray:
+        p = np.exp(listed)
+        p = np.concatenate([p, np.maximum(1 - p.sum(axis=1, keepdims=True), 0)], axis=1)
+        return p / p.sum(axis=1, keepdims=True)
+
+    return scipy.special.rel_entr(complete(want), complete(got)).sum(axis=1)
+
+
+def generate(model: LanguageModel, ids: list[int], new_tokens: int) -> list[int]:
+    """``new_tokens`` greedy ids through the model's cache; stop tokens do not stop it."""
+    model.reset()
+    out = [model.prefill(ids)]
+    while len(out) < new_tokens:
+        out.append(model.decode(out[-1]))
+    return out
+
+
+def free_running(
+    golden: PromptGolden, tokens: list[int], model: LanguageModel, tokenizer: Tokenizer, quant: str
+) -> FreeRunning:
+    """Compare greedily generated ``tokens`` with the golden's; triage the first that differs."""
+    want = golden.new_ids[: len(tokens)]
+    different = [i for i, (a, b) in enumerate(zip(tokens, want, strict=True)) if a != b]
+    return FreeRunning(
+        tokens=tuple(tokens),
+        equal=different[0] if different else len(want),
+        certified=min(golden.certified(quant), len(want)),
+        smallest_margin=float(golden.margins[golden.predicting][: len(want)].min()),
+        triage=triage(golden, different[0], tokens[different[0]], model, tokenizer, quant) if different else None,
+    )
+
+
+def triage(
+    golden: PromptGolden, position: int, got: int, model: LanguageModel, tokenizer: Tokenizer, quant: str
+) -> Triage:
+    """What stands at new token ``position``, where the model chose ``got``; the same ids go before in both."""
+    row = golden.prompt_length - 1 + position
+    logprobs = log_softmax(model.logits(golden.ids[: row + 1].tolist())[-1])
+
+    def choice(id_: int, logprob: float) -> Choice:
+        return Choice(int(id_), tokenizer.decode([int(id_)], special=True), float(logprob))
+
+    best = np.argsort(-logprobs, kind="stable")[:5]
+    return Triage(
+        position=position,
+        got=choice(got, logprobs[got]),
+        want=choice(golden.top_ids[row, 0], golden.top_logprobs[row, 0]),
+        margin=float(golden.margins[row]),
+        allowed=float(tau(quant, golden.top_logits[row])),
+        got_top=tuple(choice(id_, logprobs[id_]) for id_ in best),
+        want_top=tuple(
+            choice(*pair) for pair in zip(golden.top_ids[row, :5], golden.top_logprobs[row, :5], strict=True)
+        ),
+    )

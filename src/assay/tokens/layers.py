@@ -1,0 +1,85 @@
+"""Error along the residual stream, layer by layer, against a bound taken from the network itself.
+
+How much an error in one layer grows in the later ones is a property of the weights, so no closed formula bounds it.
+It is measured instead: a float64 run in which every linear layer's output is disturbed by noise of the size of the
+matmul's own bound, c·√K·u·S with S = |x|·|W| and c = 2 (the warning level), shows how far a model may drift whose
+every contraction is just inside its bound. An error beyond that drift has a cause other than float32 rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from assay.tokens.reference import Reference, hooked
+
+WARN = 2.0
+UNIT_ROUNDOFF = {"fp32": 2.0**-24, "fp16": 2.0**-11, "bf16": 2.0**-8}
+
+
+@dataclass(frozen=True)
+class LayerError:
+    """One layer: root mean square error of the residual stream relative to its size, and over its bound."""
+
+    name: str
+    error: float
+    headroom: float
+
+
+@dataclass(frozen=True)
+class LayerReport:
+    """All layers in order. ``growth`` is the exponent of error against depth: ½ is rounding, 1 is a bias."""
+
+    layers: tuple[LayerError, ...]
+    growth: float
+
+    @property
+    def first_outside(self) -> str:
+        """Name of the first layer outside its bound, or empty."""
+        return next((layer.name for layer in self.layers if not layer.headroom <= 1), "")
+
+    @property
+    def headroom(self) -> float:
+        return max(layer.headroom for layer in self.layers)
+
+
+def layer_report(exact: dict[str, np.ndarray], drift: dict[str, np.ndarray], got: dict[str, np.ndarray]) -> LayerReport:
+    """Compare ``got`` with ``exact``, both name -> [T, hidden]; ``drift`` -> [T] is the bound of each row's error norm.
+
+    Raises ``KeyError`` when ``got`` lacks a layer.
+    """
+    layers = []
+    for name, want in exact.items():
+        error = np.linalg.norm(got[name].astype(np.float64) - want, axis=1)
+        relative = np.sqrt(np.sum(error**2) / np.sum(want**2))
+        layers.append(LayerError(name, float(relative), float((error / drift[name]).max())))
+    return LayerReport(tuple(layers), _growth([layer.error for layer in layers]))
+
+
+def rounding_drift(
+    reference: Reference, ids: Sequence[int], exact: dict[str, np.ndarray], quant: str = "fp32", seed: int = 0
+) -> dict[str, np.ndarray]:
+    """Allowed norm of the error of each row of the residual stream: layer -> [T]. ``exact`` is the undisturbed run."""
+    generator = torch.Generator().manual_seed(seed)
+    unit = UNIT_ROUNDOFF[quant]
+
+    def disturb(module: torch.nn.Linear, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> torch.Tensor:
+        magnitude = torch.nn.functional.linear(inputs[0].abs(), module.weight.abs())
+        noise = torch.randn(output.shape, dtype=output.dtype, generator=generator)
+        return output + WARN * module.in_features**0.5 * unit * magnitude * noise
+
+    inner = [m for layer in reference.layers.values() for m in layer.modules() if isinstance(m, torch.nn.Linear)]
+    with hooked({module: disturb for module in inner}):
+        _, disturbed = reference.residuals(ids)
+    return {name: np.linalg.norm(disturbed[name] - exact[name], axis=1) for name in exact}
+
+
+def _growth(errors: list[float]) -> float:
+    """Slope of log(error) over log(depth)."""
+    if len(errors) < 3 or not all(0 < error < np.inf for error in errors):
+        return float("nan")
+    depth = np.log(np.arange(1, len(errors) + 1))
+    return float(np.polyfit(depth, np.log(errors), 1)[0])

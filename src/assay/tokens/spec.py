@@ -1,0 +1,40 @@
+"""A model of the full-model stage, as data. Each file in ``e2e/`` holds one ``MODEL``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One prompt. A ``chat`` prompt is a user's message, wrapped in the model's chat template; else it is raw text.
+
+    ``expect`` is a text that the greedy answer must contain: the check a person can read.
+    """
+
+    text: str
+    chat: bool = True
+    expect: str = ""
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """One model: where its weights are, what it is asked, and how far its answers are checked.
+
+    ``source`` is ``package:MODULE/FILE`` (a file that an installed Python package carries), ``synthetic:SEED`` (weights
+    drawn from the seed in the geometry of ``config``), or the path of a GGUF file or a Hugging Face folder.
+    ``context`` bounds prompt + new tokens; ``new_tokens`` greedy tokens are golden for every prompt, of which at
+    least ``certified_tokens`` must have a top-2 margin that no rounding of the stage can turn.
+    """
+
+    name: str
+    source: str
+    prompts: tuple[Prompt, ...]
+    context: int
+    new_tokens: int = 64
+    certified_tokens: int = 16
+    quants: tuple[str, ...] = ("fp32",)
+    config: Mapping[str, Any] = field(default_factory=dict)
+    install: str = ""  # how to get the weights, for the message when they are missing
