@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
+from typing import Any
 
 import pytest
 import regex
@@ -15,15 +17,25 @@ from assay.tokens import registry, source
 from assay.tokens.synthetic import byte_tokenizer
 from assay.tokens.tokenizer import Tokenizer, load_tokenizer
 
-GPT2_PIECES = regex.compile(
-    r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+GPT2_PIECES = regex.compile(r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+")
+WORDS = (
+    *("the", "anvil", "sings", "12", "2024", "3.5", "don't", "we'll", "(x+y)", "é", "ü", "漢字", "🔨", "\n\n", "\t"),
+    *("", "1.", "def", "f(n):", "<|im_end|>", "ÿ", "\u00a0", "\u200d"),
 )
-WORDS = "the anvil sings 12 2024 3.5 don't we'll (x+y) é ü 漢字 🔨 \n\n \t  1. def f(n): <|im_end|> ÿ \u00a0 \u200d".split(" ")
 
 
 @pytest.fixture(scope="module")
 def smollm() -> Tokenizer:
     return load_tokenizer(source.resolve(registry.model("smollm2-135m")))
+
+
+@pytest.fixture(scope="module")
+def theirs() -> Any:
+    """What transformers makes of the same file."""
+    from transformers import AutoTokenizer
+
+    path = source.resolve(registry.model("smollm2-135m"))
+    return AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name, local_files_only=True)
 
 
 class SlowBytePair:
@@ -52,7 +64,7 @@ class SlowBytePair:
 
     def _merge(self, parts: list[str]) -> list[int]:
         while len(parts) > 1:
-            rank, at = min((self.ranks.get(pair, 1 << 30), i) for i, pair in enumerate(zip(parts, parts[1:], strict=False)))
+            rank, at = min((self.ranks.get(pair, 1 << 30), i) for i, pair in enumerate(itertools.pairwise(parts)))
             if rank == 1 << 30:
                 break
             parts[at : at + 2] = [parts[at] + parts[at + 1]]
@@ -75,13 +87,9 @@ def test_ids_equal_an_independent_encoder_on_a_fuzzed_corpus(smollm: Tokenizer) 
     assert wrong == []
 
 
-def test_ids_equal_transformers_where_its_gguf_reader_keeps_the_digit_rule(smollm: Tokenizer) -> None:
+def test_ids_equal_transformers_where_its_gguf_reader_keeps_the_digit_rule(smollm: Tokenizer, theirs: Any) -> None:
     """transformers rebuilds a GGUF tokenizer without the rule that digits stand alone, which the file names
     (tokenizer.ggml.pre = smollm). It shows only where white space of two or more stands before a digit."""
-    from transformers import AutoTokenizer
-
-    path = source.resolve(registry.model("smollm2-135m"))
-    theirs = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name, local_files_only=True)
     texts = [regex.sub(r"\s+(?=\p{N})", " ", text) for text in corpus(seed=2, count=400)]
 
     wrong = [text for text in texts if smollm.encode(text) != theirs(text, add_special_tokens=False).input_ids]
@@ -91,11 +99,7 @@ def test_ids_equal_transformers_where_its_gguf_reader_keeps_the_digit_rule(smoll
     assert smollm.encode("a\n\n1.") != theirs("a\n\n1.", add_special_tokens=False).input_ids
 
 
-def test_chat_template_gives_what_transformers_gives(smollm: Tokenizer) -> None:
-    from transformers import AutoTokenizer
-
-    path = source.resolve(registry.model("smollm2-135m"))
-    theirs = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name, local_files_only=True)
+def test_chat_template_gives_what_transformers_gives(smollm: Tokenizer, theirs: Any) -> None:
     message = [{"role": "user", "content": "What is the capital of France?"}]
 
     want = theirs.apply_chat_template(message, add_generation_prompt=True, tokenize=False)

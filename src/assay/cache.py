@@ -19,7 +19,7 @@ def cache_root() -> Path:
     return Path(os.environ.get("ASSAY_CACHE") or Path.home() / ".cache" / "assay")
 
 
-def cached(relative: str, make: Callable[[Path], None]) -> Path:
+def cached(relative: str, make: Callable[[Path], object]) -> Path:
     """The file or folder ``relative`` under the cache root; ``make(path)`` writes it when it is not there.
 
     It appears whole or not at all: it is made beside its place and renamed. When two processes make the same thing

@@ -57,15 +57,7 @@ def measure(threads: int, nbytes: int | None = None, repeats: int = REPEATS) -> 
     with mmap.mmap(-1, size) as memory:
         if hasattr(mmap, "MADV_HUGEPAGE"):
             memory.madvise(mmap.MADV_HUGEPAGE)
-        start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-        share = size // threads
-        _together(threads, lambda i: libraries[0].fill(start + i * share, share // 8, i + 1))
-        read = max(
-            size / _together(threads, lambda i: library.read_sweep(start + i * share, share // 4))
-            for library in libraries
-            for _ in range(repeats)
-        )
-        del start
+        read = max(_read(library, memory, threads, repeats) for library in libraries)
     return Ceiling(threads, read / 1e9, max(_fma(library, threads, repeats) for library in libraries) / 1e9, size)
 
 
@@ -104,6 +96,17 @@ def _together(threads: int, work: Callable[[int], object]) -> float:
     for thread in team:
         thread.join()
     return max(end for _, end in times) - min(begin for begin, _ in times)
+
+
+def _read(library: ctypes.CDLL, memory: mmap.mmap, threads: int, repeats: int) -> float:
+    """Bytes read per second from ``memory``, which each thread first fills with its share of random numbers."""
+    size = len(memory)
+    share = size // threads
+    start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    _together(threads, lambda i: library.fill(start + i * share, share // 8, i + 1))
+    return max(
+        size / _together(threads, lambda i: library.read_sweep(start + i * share, share // 4)) for _ in range(repeats)
+    )
 
 
 def _fma(library: ctypes.CDLL, threads: int, repeats: int) -> float:

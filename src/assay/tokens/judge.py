@@ -7,6 +7,7 @@ Free running generates as a user would, and must repeat the golden's tokens as f
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import scipy.special
@@ -111,9 +112,10 @@ class FreeRunning:
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
-    """float64 log-probabilities of [..., vocabulary] logits."""
+    """float64 log-probabilities of [..., vocabulary] logits; NaN for a row with an infinity, which no check passes."""
     wide = logits.astype(np.float64)
-    return wide - scipy.special.logsumexp(wide, axis=-1, keepdims=True)
+    with np.errstate(invalid="ignore"):
+        return wide - scipy.special.logsumexp(wide, axis=-1, keepdims=True)
 
 
 def teacher_forced(golden: PromptGolden, logits: np.ndarray, quant: str) -> TeacherForced:
@@ -177,7 +179,7 @@ def triage(
     row = golden.prompt_length - 1 + position
     logprobs = log_softmax(model.logits(golden.ids[: row + 1].tolist())[-1])
 
-    def choice(id_: int, logprob: float) -> Choice:
+    def choice(id_: int | np.integer, logprob: Any) -> Choice:
         return Choice(int(id_), tokenizer.decode([int(id_)], special=True), float(logprob))
 
     best = np.argsort(-logprobs, kind="stable")[:5]

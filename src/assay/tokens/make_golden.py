@@ -13,6 +13,7 @@ import torch
 
 from assay.errors import UsageError
 from assay.tokens.golden import TOP, Golden, PromptGolden
+from assay.tokens.judge import log_softmax
 from assay.tokens.reference import Reference
 from assay.tokens.source import weights_hash
 from assay.tokens.spec import ModelSpec, Prompt
@@ -83,8 +84,8 @@ def _prompt_golden(
     prompt: Prompt, text: str, ids: list[int], exact: Reference, eager: Reference, new_tokens: int
 ) -> PromptGolden:
     whole, logits, stream = _greedy(ids, exact, eager, new_tokens)
-    logsumexp = scipy.special.logsumexp(logits, axis=1)
-    logprobs = logits - logsumexp[:, None]
+    logprobs = log_softmax(logits)
+    logsumexp = np.asarray(scipy.special.logsumexp(logits, axis=1))
     order = np.argsort(-logprobs, axis=1, kind="stable")[:, :TOP]
     top = np.take_along_axis(logprobs, order, axis=1)
     return PromptGolden(
@@ -119,8 +120,7 @@ def _greedy(
 
 
 def _eager_error(eager: Reference, ids: list[int], order: np.ndarray, top: np.ndarray) -> float:
-    logits = eager.logits(ids).astype(np.float64)
-    logprobs = logits - scipy.special.logsumexp(logits, axis=1, keepdims=True)
+    logprobs = log_softmax(eager.logits(ids))
     return float(np.abs(np.take_along_axis(logprobs, order, axis=1) - top).max())
 
 

@@ -74,7 +74,7 @@ class Reference:
             return self.module(ids, **({"use_cache": False} | cache)).logits
 
 
-def load_module(path: Path) -> torch.nn.Module:
+def load_module(path: Path) -> Any:
     """The transformers model of a GGUF file or Hugging Face folder, in float32, with PyTorch's fused attention.
 
     Dequantising a GGUF file takes long, so its float32 form is kept in the cache, under the file's hash.
@@ -94,7 +94,7 @@ def _dequantise(path: Path, folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps(config))
 
 
-def _from_pretrained(folder: Path, **options: Any) -> torch.nn.Module:
+def _from_pretrained(folder: Path, **options: Any) -> Any:
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     import transformers
 

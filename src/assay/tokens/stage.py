@@ -43,7 +43,8 @@ class PromptResult:
         """One sentence for each thing that is wrong."""
         lines = []
         if self.forced.headroom > 1:
-            lines.append(f"log-probability error {self.forced.max_error:.2e} nats is {self.forced.headroom:.2f} × allowed")
+            error, headroom = self.forced.max_error, self.forced.headroom
+            lines.append(f"log-probability error {error:.2e} nats is {headroom:.2f} × allowed")
         if self.forced.turned:
             lines.append(f"first choice differs beyond any rounding at positions {self.forced.turned[:5]}")
         if not self.free.ok:
@@ -66,9 +67,7 @@ class Distribution:
     @property
     def ok(self) -> bool:
         limits = self.limits
-        return (
-            self.kl_mean <= limits.kl_mean and self.kl_p999 <= limits.kl_p999 and self.same_top1 >= limits.same_top1
-        )
+        return self.kl_mean <= limits.kl_mean and self.kl_p999 <= limits.kl_p999 and self.same_top1 >= limits.same_top1
 
     @property
     def headroom(self) -> float:
@@ -91,9 +90,7 @@ class TokenStage:
 
     def load(self, backend: Backend, target: str, threads: int = 1) -> LanguageModel:
         """The compiled model."""
-        return backend.load_model(
-            str(self.path), target, quant=self.quant, threads=threads, context=self.spec.context
-        )
+        return backend.load_model(str(self.path), target, quant=self.quant, threads=threads, context=self.spec.context)
 
     def prompts(
         self, model: LanguageModel, new_tokens: int | None = None, only: Sequence[int] | None = None

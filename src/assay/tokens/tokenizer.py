@@ -89,10 +89,9 @@ def _from_folder(folder: Path) -> Tokenizer:
     if (folder / "chat_template.jinja").is_file():
         template = (folder / "chat_template.jinja").read_text()
     bos_text, eos_text = _text_of(config.get("bos_token")), _text_of(config.get("eos_token"))
-    stop = generation.get("eos_token_id", [])
-    stop = {stop} if isinstance(stop, int) else set(stop)
-    if eos_text:
-        stop.add(backend.token_to_id(eos_text))
+    listed = generation.get("eos_token_id", [])
+    stop: set[int | None] = {listed} if isinstance(listed, int) else set(listed)
+    stop.add(backend.token_to_id(eos_text) if eos_text else None)
     return Tokenizer(
         backend=backend,
         template=template,

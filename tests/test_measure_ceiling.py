@@ -1,0 +1,32 @@
+"""The measured ceilings are of the right size, and nothing may be faster than them."""
+
+from __future__ import annotations
+
+import pytest
+
+from assay.measure import ceiling
+
+
+@pytest.fixture(scope="module")
+def measured() -> ceiling.Ceiling:
+    return ceiling.measure(threads=1, repeats=2)
+
+
+def test_bandwidth_is_that_of_memory_and_not_of_a_cache_or_a_dropped_loop(measured: ceiling.Ceiling) -> None:
+    assert 1 < measured.read_gb_s < 500
+    assert measured.nbytes >= max(ceiling.LEAST_BYTES, 4 * ceiling.last_level_cache()) - ceiling.ALIGN
+
+
+def test_multiply_adds_are_those_of_one_core(measured: ceiling.Ceiling) -> None:
+    """Between a slow scalar core and twice the widest: 64 lanes at 6 GHz make 768 GFLOP/s."""
+    assert 4 < measured.fma_gflop_s < 800
+
+
+def test_a_small_request_is_raised_above_the_caches() -> None:
+    assert ceiling.measure(threads=2, nbytes=1, repeats=1).nbytes > ceiling.last_level_cache()
+
+
+def test_a_result_above_the_ceiling_fails_the_benchmark() -> None:
+    ceiling.check_truth("decode", 19.9, 20.0)
+    with pytest.raises(ceiling.TruthError, match=r"decode: 21\.00 GB/s is above the measured ceiling of 20\.00"):
+        ceiling.check_truth("decode", 21.0, 20.0)
