@@ -17,7 +17,7 @@ from assay.formats import Format
 from assay.reference.attention import seen_by_any, visible
 
 #: Fail factor of the statistical bound c·√K·u·S: rounding errors of a sum are nearly independent, and all-positive
-#: data, the worst measured, reaches 1.2·√K with PyTorch 2.13 (docs/correct.md). 4 leaves a factor of three.
+#: data, the worst measured, reaches 1.2·√K with PyTorch 2.13 (docs/correctness.md). 4 leaves a factor of three.
 SUM_FACTOR = 4.0
 #: Zero-mean data keeps partial sums at √k, so the error does not grow with K: 8·u·S held for every K measured.
 ZERO_MEAN_FACTOR = 8.0

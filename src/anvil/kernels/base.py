@@ -1,7 +1,7 @@
 """The kernel ABI: what every compiled kernel looks like from outside.
 
 A kernel is an MLIR function ``@name(params..., %tid: index, %nthreads: index)`` over strided memrefs and scalars.
-It never allocates, returns nothing, and writes only its ``out`` parameters (contract 1 of docs/architecture).
+It never allocates, returns nothing, and writes only its ``out`` parameters (contract 1 of docs/architecture.md).
 Code generation wraps it as ``name__packed(ptr words, i64 tid, i64 nthreads)`` where ``words`` is a flat array of
 64-bit words in parameter order: a memref of rank r takes ``3 + 2r`` words (allocated pointer, aligned pointer,
 offset, sizes, strides; offset, sizes and strides in elements), a scalar takes one (f32: its bits, zero-extended).

@@ -79,7 +79,7 @@ def _digest(state: Mapping[str, torch.Tensor]) -> str:
     digest = hashlib.sha256()
     for name in sorted(state):
         digest.update(name.encode())
-        digest.update(state[name].contiguous().view(torch.uint8).numpy())
+        digest.update(state[name].contiguous().view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import sympy
@@ -44,7 +44,7 @@ def compile_sizes(exprs: Iterable[Size], symbols: tuple[str, ...]) -> Callable[.
 def _by_name(expr: Size) -> Size:
     if not isinstance(expr, sympy.Expr):
         return int(expr)
-    return expr.xreplace({s: sympy.Symbol(s.name) for s in expr.free_symbols})
+    return cast(sympy.Expr, expr.xreplace({s: sympy.Symbol(str(s)) for s in expr.free_symbols}))
 
 
 def concrete(view: View, values: Mapping[str, int]) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
@@ -175,7 +175,7 @@ def _group(symbolic: list[tuple[int, sympy.Expr]], symbols: tuple[str, ...]) -> 
     """Words by the set of symbols they depend on; equal expressions are computed once."""
     by_symbols: dict[frozenset[str], list[tuple[int, sympy.Expr]]] = {}
     for where, expr in symbolic:
-        by_symbols.setdefault(frozenset(s.name for s in expr.free_symbols), []).append((where, expr))
+        by_symbols.setdefault(frozenset(map(str, expr.free_symbols)), []).append((where, expr))
     groups = []
     for names, entries in by_symbols.items():
         unique = {expr: i for i, expr in enumerate(dict.fromkeys(expr for _, expr in entries))}

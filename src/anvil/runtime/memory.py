@@ -14,7 +14,7 @@ from anvil.runtime.native import NativeExecutor
 def as_bytes(tensor: torch.Tensor) -> memoryview:
     """The elements of ``tensor`` in row-major order; copies only what is not dense already."""
     dense = tensor.detach().contiguous().reshape(-1)
-    return memoryview(dense.view(torch.uint8).numpy()) if dense.numel() else memoryview(b"")
+    return dense.view(torch.uint8).numpy().data if dense.numel() else memoryview(b"")
 
 
 class Memory:

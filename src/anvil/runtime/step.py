@@ -8,6 +8,7 @@ import numpy as np
 
 from anvil.errors import KernelError
 from anvil.runtime.executable import Executable
+from anvil.runtime.native import NativeExecutor
 from anvil.runtime.run import located
 
 _NUMPY = {"f32": np.dtype("f4"), "f64": np.dtype("f8"), "i64": np.dtype("i8"), "i32": np.dtype("i4")}
@@ -51,8 +52,9 @@ class Step:
         self._prepared = memory.executor.prepare(owner.program, owner.binding.words, threads=self._threads)
 
     def _array(self, address: int, shape: tuple[int, ...], dtype: str) -> np.ndarray:
-        if self._memory.in_process:
-            return self._memory.executor.array(address, shape, _NUMPY[dtype])
+        executor = self._memory.executor
+        if isinstance(executor, NativeExecutor):
+            return executor.array(address, shape, _NUMPY[dtype])
         return np.zeros(shape, _NUMPY[dtype])
 
     def __call__(self) -> None:
@@ -67,7 +69,7 @@ class Step:
     def _remote(self) -> None:
         executor, addresses = self._memory.executor, self._of.binding.addresses
         for name, array in self.inputs.items():
-            executor.write(addresses[name], memoryview(array).cast("B"))
+            executor.write(addresses[name], array.data.cast("B"))
         reads = [(addresses[name], array.nbytes) for name, array in self.outputs.items()]
         try:
             raw = executor.run_and_read(self._of.program, self._of.binding.words, reads, threads=self._threads)
