@@ -82,7 +82,7 @@ def _attend(o: _Query) -> None:
     with for_(o.first // KEYS * KEYS, o.last, KEYS, carry=[const(-inf, "f32"), const(0.0, "f32")]) as block:
         keys = lesser(o.last - block.index, index(KEYS))
         maximum = greater(_scores(o, block.index, keys), block.carry[0])
-        factor, total = _weigh(o, *block.carry, maximum)
+        factor, total = _weigh(o, block.carry[0], block.carry[1], maximum)
         _accumulate(o, block.index, keys, factor)
         block.next([maximum, total])
     total = splat(nonzero(block.results[1]))

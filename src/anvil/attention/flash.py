@@ -103,7 +103,7 @@ def _attend(u: _Unit) -> None:
         keys = lesser(last_key - block.index, index(KEYS))
         _dot_products(u, block.index, keys)
         maximum = _mask(u, block.index, keys, block.carry[0])
-        total = _weigh(u, keys, *block.carry, maximum)
+        total = _weigh(u, keys, block.carry[0], block.carry[1], maximum)
         _accumulate(u, block.index, keys)
         block.next([maximum, total])
     u.row.store(nonzero(block.results[1]), 0)

@@ -23,7 +23,7 @@ def packer(mode_name: str, target: Target) -> Pack:
     def pack(buffer: Buffer, weight: torch.Tensor) -> torch.Tensor:
         if buffer.layout == "plain":
             return weight.to(TORCH_OF_MLIR[buffer.dtype])
-        layouts = {piece.layout: piece.name for piece in mode.tensors(*weight.shape, target)}
+        layouts = {piece.layout: piece.name for piece in mode.tensors(weight.shape[0], weight.shape[1], target)}
         if buffer.layout not in layouts:
             raise InputError(
                 f"packing weight {buffer.name}: layout={buffer.layout}, but quant={mode_name} on {target.name} "
