@@ -5,8 +5,8 @@ from __future__ import annotations
 from anvil.kernels.dsl import Val, const, fma, greater, lesser, magnitude, select, with_sign
 from anvil.kernels.mathlib.polynomial import horner
 
-# (e^r - 1 - r) / r^2 on |r| <= ln(2)/2; error of e^r 0.05 u
-_EXP = (0.49999994, 0.16666521, 0.04166828, 0.008368694, 0.0013819608)
+# (e^r - 1 - r) / r^2 on |r| <= ln(2)/2; error of e^r 0.002 u (one degree less shows as a bias)
+_EXP = (0.5, 0.16666666, 0.041666463, 0.008333571, 0.0013935101, 0.00019739587)
 # (tanh(x) - x) / x^3 in powers of x^2 on |x| <= 0.63; error of tanh 0.08 u
 _TANH = (-0.33333278, 0.13331321, -0.05372913, 0.02060324, -0.0056636217)
 _LOG2_E = 1.44269504
