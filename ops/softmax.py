@@ -20,16 +20,22 @@ class ScaledSoftmax(torch.nn.Module):
         return torch.softmax(x * scale, dim=-1)
 
 
+def product(x: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    """x · scale, ±Inf where float32 overflows: an overflow there is part of the meaning."""
+    exact = x * scale
+    return np.where(np.isinf(F32.round(exact)), np.copysign(np.inf, exact), exact)
+
+
 def scaled(x: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    """softmax(x · scale), the product rounded to float32 first: an overflow there is part of the meaning."""
-    return reference.softmax(F32.round(x * scale))
+    """softmax(x · scale)."""
+    return reference.softmax(product(x, scale))
 
 
 def scaled_bound(setting: bounds.Setting, want: np.ndarray, x: np.ndarray, scale: np.ndarray) -> np.ndarray:
     """softmax's bound on the product; a product is off by one rounding, which changes a weight by 2·u·max|x·scale|."""
-    product = F32.round(x * scale)
-    inherited = 2.0 * setting.acc.u * np.max(np.abs(product), axis=-1, keepdims=True, initial=0.0) * want
-    return bounds.softmax(setting, want, product) + inherited
+    scores = product(x, scale)
+    inherited = 2.0 * setting.acc.u * np.max(np.abs(scores), axis=-1, keepdims=True, initial=0.0) * want
+    return bounds.softmax(setting, want, scores) + inherited
 
 
 INFINITY = np.inf
