@@ -2,19 +2,22 @@
 
 An entry is named by the hash of everything that determines it and carries a checksum of its content, so a truncated
 or overwritten entry is seen and made again. Writes are atomic renames; two writers of one key write the same bytes.
-A cache that cannot be written (read-only, disk full) costs time, never correctness: one warning, then compilation
-goes on without it.
+A cache that cannot be written (read-only, disk full) costs time, never correctness: one warning in the log, then
+compilation goes on and keeps its results in memory.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
+import logging
 import os
 import tempfile
-import warnings
 from collections.abc import Callable
 from pathlib import Path
+
+_log = logging.getLogger(__name__)
+_unwritten: dict[str, bytes] = {}  # made by this process, but the cache could not take them
 
 _DIGEST = 32  # bytes of SHA-256 before an entry's content
 
@@ -38,10 +41,11 @@ def key(*parts: str | bytes) -> str:
 def get_or_make(name: str, make: Callable[[], bytes]) -> bytes:
     """The entry called ``name``, made and stored first when it is absent or damaged."""
     path = directory() / name[:2] / name
-    found = _read(path)
+    found = _unwritten.get(name) or _read(path)
     if found is None:
         found = make()
-        _write(path, found)
+        if not _write(path, found):
+            _unwritten[name] = found
     return found
 
 
@@ -54,7 +58,7 @@ def _read(path: Path) -> bytes | None:
     return content if hashlib.sha256(content).digest() == raw[:_DIGEST] else None
 
 
-def _write(path: Path, content: bytes) -> None:
+def _write(path: Path, content: bytes) -> bool:
     temporary: str | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -62,17 +66,18 @@ def _write(path: Path, content: bytes) -> None:
         with os.fdopen(handle, "wb") as file:
             file.write(hashlib.sha256(content).digest() + content)
         os.replace(temporary, path)
+        return True
     except OSError as error:
         _warn_once(str(directory()), error.strerror or str(error))
         if temporary is not None:
             Path(temporary).unlink(missing_ok=True)
+        return False
 
 
 @functools.cache
 def _warn_once(where: str, why: str) -> None:
-    warnings.warn(
-        f"compile cache {where} cannot be written ({why}); compiling without it. "
-        "Set ANVIL_CACHE to a writable directory.",
-        RuntimeWarning,
-        stacklevel=2,
+    _log.warning(
+        "compile cache %s cannot be written (%s); compiling without it. Set ANVIL_CACHE to a writable directory.",
+        where,
+        why,
     )

@@ -64,6 +64,17 @@ class Prepared:
     arrays: tuple[np.ndarray, np.ndarray]
 
 
+@dataclass
+class _Block:
+    """Memory handed out: ``usable`` bytes from page boundary ``first``, within a mapping."""
+
+    mapping: int
+    mapped: int
+    first: int
+    usable: int
+    readonly: bool = False
+
+
 class NativeExecutor:
     """Implements :class:`anvil.runtime.executor.Executor` by dlopen and a persistent team of threads.
 
@@ -77,7 +88,7 @@ class NativeExecutor:
     def __init__(self) -> None:
         self._team_functions = _team_library()
         self._libraries: list[ctypes.CDLL] = []
-        self._blocks: dict[int, tuple[int, int]] = {}  # address handed out -> (mapping, bytes mapped)
+        self._blocks: dict[int, _Block] = {}  # by the address handed out
         self._threads: list[threading.Thread] = []  # workers 1, 2, ...
         self._team_block = self.alloc(self._team_functions.team_bytes())
         ctypes.memset(self._team_block, 0, self._team_functions.team_bytes())
@@ -109,19 +120,22 @@ class NativeExecutor:
             _libc().mprotect(start - _PAGE, _PAGE, _PROT_NONE)
             _libc().mprotect(start + pages, _PAGE, _PROT_NONE)
             address = (start + pages - nbytes) // align * align
-        self._blocks[address] = (mapping, total)
+        self._blocks[address] = _Block(mapping, total, start, pages)
         return address
 
     def free(self, address: int) -> None:
-        mapping, total = self._blocks.pop(address)
-        _libc().munmap(mapping, total)
+        block = self._blocks.pop(address)
+        _libc().munmap(block.mapping, block.mapped)
 
     def write(self, address: int, data: memoryview | bytes, *, readonly: bool = False) -> None:
+        block = self._block_at(address)
+        if block.readonly:
+            _libc().mprotect(block.first, block.usable, mmap.PROT_READ | mmap.PROT_WRITE)
         source = np.frombuffer(data, np.uint8)
         ctypes.memmove(address, source.ctypes.data, source.nbytes)
         if readonly:
-            first, last = address // _PAGE * _PAGE, _round_up(address + source.nbytes, _PAGE)
-            _libc().mprotect(first, last - first, mmap.PROT_READ)
+            _libc().mprotect(block.first, block.usable, mmap.PROT_READ)
+        block.readonly = readonly
 
     def read(self, address: int, nbytes: int) -> bytes:
         return ctypes.string_at(address, nbytes)
@@ -185,6 +199,14 @@ class NativeExecutor:
             )
             worker.start()
             self._threads.append(worker)
+
+    def _block_at(self, address: int) -> _Block:
+        if address in self._blocks:
+            return self._blocks[address]
+        for block in self._blocks.values():
+            if block.first <= address < block.first + block.usable:
+                return block
+        raise InputError(f"writing to memory: address={address:#x} is not in any block of this executor")
 
     def _map(self, nbytes: int) -> int:
         protection = mmap.PROT_READ | mmap.PROT_WRITE
