@@ -41,7 +41,7 @@ class Lowering(Context):
         self._filled: dict[tuple[Size, tuple[Size, ...], str], View] = {}
         self.table = named.table()
         self.escaping = self._escaping()
-        self.graph = Graph(self, _generic_only(self.table), ordering(self.nodes), self._virtual)
+        self.graph = Graph(self, table(), ordering(self.nodes), self._virtual, self._is_named)
         self.groups = partition(self.graph, self.nodes)
 
     def run(self) -> Plan:
@@ -51,7 +51,7 @@ class Lowering(Context):
                 self._placeholder(node)
         ends = {group.nodes[-1] for group in self.groups.values()}
         for node in self.nodes:
-            if node in ends or (node.op == "call_function" and node.target in self.table):
+            if node in ends or self._is_named(node):
                 self.result(node)
         outputs = [self._output(node) for node in self._returned()]
         tensors = {n.name: r.view for n, r in self.results.items() if isinstance(r, Tensor) and r.generator is None}
@@ -138,10 +138,17 @@ class Lowering(Context):
             return self._look(node)
         if node.target in _NOTHING:
             return None
-        if node.target in self.table:
+        if self._is_named(node):
             lowered = self.table[node.target](self, node)
             return Tensor(lowered, self.dtype(node)) if isinstance(lowered, View) else lowered
         raise self.unsupported(node, "there is no lowering for this op; fuse it away, or add it to anvil.lower")
+
+    def _is_named(self, node: Node) -> bool:
+        """Whether this call has a lowering of its own."""
+        if node.op != "call_function" or node.target not in self.table:
+            return False
+        applies = named.conditions().get(node.target)
+        return applies is None or applies(self, node)
 
     def _look(self, node: Node) -> Tensor:
         """A view op: other sizes and strides where that is possible, else a copy."""
@@ -224,8 +231,3 @@ class Lowering(Context):
             same(stride, 0) and not same(size, 1) for size, stride in zip(view.sizes, view.strides, strict=True)
         )
         return self.stored(node, Tensor(view, self.dtype(node))) if overlaps else view
-
-
-def _generic_only(named_ops: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Ops of the generic path, but those with a lowering of their own."""
-    return {op: build for op, build in table().items() if op not in named_ops}

@@ -18,12 +18,12 @@ from anvil.mlir import ir
 class Element:
     """One scalar: what is computed for one point of ``loops``.
 
-    ``load``: argument ``position``. ``argument``: a scalar argument. ``index``: the number of the turn of the one loop.
+    ``load``: argument ``position``. ``gather``: the same, at the indices that ``operands`` give. ``argument``: a scalar argument. ``index``: the number of the turn of the one loop.
     ``operation``: ``op`` on ``operands``. ``reduce``: ``block`` folds the operands, its first arguments, into its last
     one, which starts as ``initial``, over ``over``.
     """
 
-    kind: Literal["load", "argument", "index", "operation", "reduce"]
+    kind: Literal["load", "gather", "argument", "index", "operation", "reduce"]
     loops: frozenset[int]
     position: int = 0
     op: ir.Operation | None = None
@@ -148,10 +148,19 @@ class _Reader:
                 loop = space[ir.IntegerAttr(inner.attributes["dim"]).value]
                 known[inner.results[0]] = Element("index", frozenset([loop]))
                 continue
+            if inner.operation.name == "tensor.extract":
+                known[inner.results[0]] = self._gather(inner.operation, known)
+                continue
             operands = tuple(known.get(value) or self.elements[value] for value in inner.operands)
             loops = frozenset().union(*(operand.loops for operand in operands))
             known[inner.results[0]] = Element("operation", loops, op=inner.operation, operands=operands)
         raise ValueError(f"flattening linalg: body without linalg.yield:\n{op}")
+
+    def _gather(self, op: ir.Operation, known: dict[ir.Value, Element]) -> Element:
+        source, *indices = op.operands
+        operands = tuple(known.get(value) or self.elements[value] for value in indices)
+        loops = frozenset().union(*(operand.loops for operand in operands))
+        return Element("gather", loops, position=self.elements[source].position, operands=operands)
 
     def _read_func_return(self, op: ir.Operation) -> None:
         self.stores = [self.elements[value] for value in op.operands]

@@ -35,12 +35,14 @@ class Group:
 @dataclass(frozen=True)
 class Graph:
     """What grouping needs to know of a graph: ``table`` has the ops that may be grouped, ``before`` the nodes that a
-    node must come after although it does not use their result, ``virtual`` the tensors that are never in memory."""
+    node must come after although it does not use their result, ``virtual`` the tensors that are never in memory, ``named`` the
+    calls that have a lowering of their own."""
 
     context: Context
     table: Mapping[Any, Build]
     before: Mapping[Node, list[Node]]
     virtual: Callable[[Node], Tensor | None]
+    named: Callable[[Node], bool]
 
     def inputs(self, node: Node) -> list[Node]:
         return [*node.all_input_nodes, *self.before.get(node, ())]
@@ -84,16 +86,21 @@ def partition(graph: Graph, nodes: list[Node]) -> dict[Node, Group]:
     position = {node: index for index, node in enumerate(nodes)}
     group_of: dict[Node, Group] = {}
     for node in nodes:
-        if node.op != "call_function" or node.target not in graph.table or graph.virtual(node) is not None:
+        if node.op != "call_function" or node.target not in graph.table:
             continue
-        home = _home(graph, group_of, position, node)
+        if graph.named(node) or graph.virtual(node) is not None:
+            continue
+        try:
+            home = _home(graph, group_of, position, node)
+        except Misfit:
+            continue  # it does not even fit alone: there is no lowering for it
         for member in home.nodes:
             group_of[member] = home
     return group_of
 
 
 def _home(graph: Graph, group_of: dict[Node, Group], position: dict[Node, int], node: Node) -> Group:
-    """The largest group that ``node`` can be a member of, as a new object."""
+    """The largest group that ``node`` can be a member of, as a new object. Raises Misfit if there is none."""
     home = Group([node], Region(), {})
     _rebuild(graph, home)
     neighbours = list(dict.fromkeys(group for source in _sources(graph, node) if (group := group_of.get(source))))

@@ -52,8 +52,9 @@ def _flat(nest: Nest) -> Flat:
     module = linalg_builder.build(nest)
     mlir.run_passes(module, linalg_builder.SIMPLIFY)
     kinds = linalg_builder.signature(nest)
-    loops = [nest.steps[step].loops for step in (*kinds.inputs, *kinds.outputs)]
-    return flatten(module, [*loops, *(None for _ in kinds.scalars)])
+    read = [() if nest.steps[step].kind == "gather" else nest.steps[step].loops for step in kinds.inputs]
+    written = [nest.steps[step].loops for step in kinds.outputs]
+    return flatten(module, [*read, *written, *(None for _ in kinds.scalars)])
 
 
 def _versions(nest: Nest, operands: list[Operand], flat: Flat, values: list, tid: Val, nthreads: Val) -> None:

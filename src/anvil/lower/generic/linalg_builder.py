@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from anvil import mlir
@@ -14,6 +14,8 @@ from anvil.mlir import InsertionPoint, arith, ir, linalg, tensor
 STAGE = "linalg"
 SIMPLIFY = "canonicalize,cse,linalg-fuse-elementwise-ops,canonicalize,cse"
 """Upstream passes over the module: constants fold, producers with one consumer merge into it."""
+
+Body = Callable[[list[ir.Value]], ir.Value]  # of an op's block: its arguments to what it yields
 
 _IDENTITY = {
     "sum": lambda dtype: 0,
@@ -53,7 +55,7 @@ def signature(nest: Nest) -> Signature:
     """In order of first use."""
     steps = list(enumerate(nest.steps))
     return Signature(
-        tuple(i for i, step in steps if step.kind == "input"),
+        tuple(i for i, step in steps if step.kind in ("input", "gather")),
         nest.stores,
         tuple(i for i, step in steps if step.kind == "scalar" and not isinstance(step.size, (int, float))),
     )
@@ -72,18 +74,21 @@ class _Builder:
         self.signature = signature(nest)
         self.tensors: dict[int, ir.Value] = {}
         self.numbers: dict[int, Num] = {}
+        self.sources: dict[int, ir.Value] = {}  # what is gathered from
 
     def module(self) -> mlir.Module:
         module = mlir.Module.create()
         kinds = self.signature
-        inputs = [self._tensor_type(step, memory=True) for step in kinds.inputs]
+        inputs = [self._argument_type(step) for step in kinds.inputs]
         outputs = [self._tensor_type(step, memory=True) for step in kinds.outputs]
         scalars = [register_type(self.nest.steps[step].dtype) for step in kinds.scalars]
         with InsertionPoint(module.body):
             function = mlir.func.FuncOp("region", ([*inputs, *outputs, *scalars], outputs))
         with InsertionPoint(function.add_entry_block()):
             arguments = list(function.arguments)
-            self.tensors = dict(zip(kinds.inputs, arguments, strict=False))
+            given = dict(zip(kinds.inputs, arguments, strict=False))
+            self.tensors = {i: ssa for i, ssa in given.items() if self.nest.steps[i].kind == "input"}
+            self.sources = {i: ssa for i, ssa in given.items() if self.nest.steps[i].kind == "gather"}
             destinations = arguments[len(inputs) : len(inputs) + len(outputs)]
             for step, ssa in zip(kinds.scalars, arguments[len(inputs) + len(outputs) :], strict=True):
                 self.numbers[step] = Num(ssa, self.nest.steps[step].dtype)
@@ -98,6 +103,13 @@ class _Builder:
         step = self.nest.steps[index]
         element = ir.Type.parse(memory_type(step.dtype)) if memory else register_type(step.dtype)
         return ir.RankedTensorType.get([ir.ShapedType.get_dynamic_size()] * len(step.loops), element)
+
+    def _argument_type(self, index: int) -> ir.Type:
+        step = self.nest.steps[index]
+        if step.kind != "gather" or step.view is None:
+            return self._tensor_type(index, memory=True)
+        sizes = [ir.ShapedType.get_dynamic_size()] * len(step.view.sizes)
+        return ir.RankedTensorType.get(sizes, ir.Type.parse(memory_type(step.dtype)))
 
     def _loop_sizes(self, destinations: list[ir.Value]) -> dict[int, ir.Value]:
         sizes: dict[int, ir.Value] = {}
@@ -115,6 +127,8 @@ class _Builder:
             self.tensors[index] = self._iota(index)
         elif step.kind == "map":
             self.tensors[index] = self._map(index, step)
+        elif step.kind == "gather":
+            self.tensors[index] = self._gather(index, step)
         elif step.kind == "reduce":
             self.tensors[index] = self._reduce(index, step)
 
@@ -129,13 +143,27 @@ class _Builder:
         return self._generic([], self._empty(index), self.nest.steps[index].loops, (), body)
 
     def _map(self, index: int, step: Step) -> ir.Value:
-        operands = [i for i in step.operands if i in self.tensors]
+        def body(*values: Num) -> ir.Value:
+            return step.body(*values).ssa  # type: ignore[misc]
 
-        def body(elements: list[ir.Value]) -> ir.Value:
+        return self._elementwise(index, step, body)
+
+    def _gather(self, index: int, step: Step) -> ir.Value:
+        def body(*indices: Num) -> ir.Value:
+            element = tensor.extract(self.sources[index], [i.to("index").ssa for i in indices])
+            return (Num(element, "ui8").to("i1") if step.dtype == "i1" else Num(element, step.dtype)).ssa
+
+        return self._elementwise(index, step, body)
+
+    def _elementwise(self, index: int, step: Step, body: Callable[..., ir.Value]) -> ir.Value:
+        """One generic op of the step's operands: tensors element by element, numbers as they are."""
+        operands = list(dict.fromkeys(i for i in step.operands if i in self.tensors))
+
+        def whole(elements: list[ir.Value]) -> ir.Value:
             values = {i: self._element(i, ssa) for i, ssa in zip(operands, elements, strict=False)}
-            return step.body(*(values.get(i) or self.numbers[i] for i in step.operands)).ssa  # type: ignore[misc]
+            return body(*(values[i] if i in values else self.numbers[i] for i in step.operands))
 
-        return self._generic(operands, self._empty(index), step.loops, (), body)
+        return self._generic(operands, self._empty(index), step.loops, (), whole)
 
     def _element(self, index: int, ssa: ir.Value) -> Num:
         """An element of an operand; a bool that comes from memory is a byte."""
@@ -164,7 +192,7 @@ class _Builder:
         return operation.results[0]
 
     def _generic(
-        self, operands: list[int], out: ir.Value, loops: Sequence[int], over: Sequence[int], body: object
+        self, operands: list[int], out: ir.Value, loops: Sequence[int], over: Sequence[int], body: Body
     ) -> ir.Value:
         """``linalg.generic`` over ``loops`` (parallel) and ``over`` (reduced), ascending together."""
         space = sorted([*loops, *over])
@@ -178,7 +206,7 @@ class _Builder:
         self._fill_body(operation, [*elements, str(ir.RankedTensorType(out.type).element_type)], body)
         return operation.results[0]
 
-    def _fill_body(self, operation: ir.OpView, elements: list[str], body) -> None:
+    def _fill_body(self, operation: ir.OpView, elements: list[str], body: Body) -> None:
         types = [ir.Type.parse(element) for element in elements]
         block = operation.operation.regions[0].blocks.append(*types, arg_locs=None)
         with InsertionPoint(block):

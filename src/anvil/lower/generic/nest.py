@@ -34,11 +34,20 @@ class Nest:
             return "uniform"
         return "unit" if same(view.strides[loops.index(self.vector)], 1) else "any"
 
+    def gather_access(self, step: Step) -> Access:
+        """The same of a gather: side by side if only its last index moves, with the loop itself."""
+        *outer, last = (self.steps[operand] for operand in step.operands)
+        if self.vector not in step.loops:
+            return "uniform"
+        assert step.view is not None
+        moves = last.kind == "iota" and not any(self.vector in index.loops for index in outer)
+        return "unit" if moves and same(step.view.strides[-1], 1) else "any"
+
 
 def arrange(region: Region, stores: Sequence[int], targets: Sequence[View]) -> Nest:
     """Order, merge and choose. ``targets`` have one size and stride per loop of the stored step, ascending."""
     reduced = region.reduced or frozenset()
-    views = [(step.loops, step.view) for step in region.steps if step.view is not None]
+    views = [(step.loops, step.view) for step in region.steps if step.kind == "input" and step.view]
     written = [(region.steps[step].loops, target) for step, target in zip(stores, targets, strict=True)]
     order = _order(region, reduced, views, written)
     groups = _merge(region, order, reduced, views + written)
@@ -123,7 +132,7 @@ def _one_stride(loops: tuple[int, ...], view: View, outer: int, inner: int, size
 
 
 def _renumber(step: Step, groups: list[list[int]]) -> Step:
-    view = None if step.view is None else _move(step.loops, step.view, groups)
+    view = _move(step.loops, step.view, groups) if step.kind == "input" and step.view else step.view
     return replace(step, loops=_positions(step.loops, groups), view=view)
 
 
@@ -142,12 +151,13 @@ def _vector_loop(nest: Nest) -> int | None:
     """The loop along which the fewest operands are scattered; of equals a parallel one, of those the innermost."""
     if not nest.sizes:
         return None
-    operands = [(step.loops, step.view) for step in nest.steps if step.view is not None]
+    operands = [(step.loops, step.view) for step in nest.steps if step.kind == "input" and step.view]
     operands += [(nest.steps[s].loops, target) for s, target in zip(nest.stores, nest.targets, strict=True)]
 
     def cost(loop: int) -> tuple[int, bool, int]:
         trial = replace(nest, vector=loop)
         scattered = sum(trial.access(loops, view) == "any" for loops, view in operands)
+        scattered += sum(trial.gather_access(step) == "any" for step in nest.steps if step.kind == "gather")
         return scattered, loop in nest.reduced, -loop
 
     return min(range(len(nest.sizes)), key=cost)

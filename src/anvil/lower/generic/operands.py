@@ -8,7 +8,11 @@ from anvil.kernels.base import Param
 from anvil.kernels.define import Argument
 from anvil.lower.generic.linalg_builder import memory_type, signature
 from anvil.lower.generic.nest import Access, Nest
+from anvil.lower.generic.region import Step
+from anvil.lower.sizes import same
 from anvil.runtime.plan import Scalar, View
+
+NO_LOOP = -1
 
 
 @dataclass(frozen=True)
@@ -45,12 +49,20 @@ def memrefs(nest: Nest) -> list[Operand]:
 
 
 def _operand(nest: Nest, name: str, step: int, view: View, *, written: bool) -> Operand:
+    if nest.steps[step].kind == "gather" and not written:
+        return _gathered(nest, name, nest.steps[step], view)
     loops = nest.steps[step].loops
     order = sorted(range(len(loops)), key=lambda position: loops[position] == nest.vector)
     sizes, strides = (tuple(part[position] for position in order) for part in (view.sizes, view.strides))
     turned = View(view.buffer, view.offset, sizes, strides)
     loops_turned = tuple(loops[position] for position in order)
     return Operand(name, nest.steps[step].dtype, loops_turned, turned, nest.access(loops, view), written)
+
+
+def _gathered(nest: Nest, name: str, step: Step, view: View) -> Operand:
+    """What is gathered from keeps its own dimensions, none of which is a loop."""
+    access = "unit" if view.strides and same(view.strides[-1], 1) else "uniform"
+    return Operand(name, step.dtype, (NO_LOOP,) * len(view.sizes), view, access, False)
 
 
 def scalars(nest: Nest) -> list[Scalar]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from anvil.lower.generic.num import Num
+from anvil.lower.generic.num import Num, maximum, minimum, select
 from anvil.lower.sizes import broadcast_size, broadcast_stride, same
 from anvil.lower.values import Tensor
 from anvil.runtime.plan import Size, View
@@ -51,13 +51,13 @@ class Step:
     """One operation. ``loops`` are the loops its result varies over, ascending. ``free``: computed from loop indices
     alone, so cheap to compute again."""
 
-    kind: Literal["input", "scalar", "iota", "map", "reduce"]
+    kind: Literal["input", "scalar", "iota", "map", "reduce", "gather"]
     dtype: str
     loops: tuple[int, ...]
     operands: tuple[int, ...] = ()
     body: Body | None = None
     combine: Combine | None = None
-    view: View | None = None  # an input, one size and stride per loop
+    view: View | None = None  # an input, one size and stride per loop; or what is gathered from, in its own dimensions
     size: Size | float = 0  # a scalar
     free: bool = False
 
@@ -116,6 +116,43 @@ class Region:
         if len(steps) == 2:
             steps = [self._map(lambda a, b: a * b, steps, operands[0].dtype)]
         return Value(steps[0], operands[0].dtype, tuple(axes), shape)
+
+    def gather(
+        self, source: Operand, index: Sequence[Operand | int], shape: Sequence[Size], *, wrap: bool = False
+    ) -> Value:
+        """Elements of ``source``, which must be in memory. Its dimension i is indexed by ``index[i]``: integers that
+        broadcast to ``shape``, or a number, for the turn of that dimension of ``shape`` itself.
+
+        With ``wrap`` negative indices count from the end. What is outside the source is moved to its nearest element.
+        """
+        if not isinstance(source, Tensor) or source.generator is not None:
+            raise Misfit("only tensors in memory can be gathered from")
+        axes = self._align([i for i in index if not isinstance(i, int)], shape)
+        for dim in (i for i in index if isinstance(i, int)):
+            axes[dim] = self.grow(shape[dim]) if axes[dim] is None else axes[dim]
+        steps = [
+            self._turn(axes[i]) if isinstance(i, int) else self._inside(self._enter(i, axes), size, wrap)
+            for i, size in zip(index, source.shape, strict=True)
+        ]
+        loops = tuple(sorted({loop for step in steps for loop in self.steps[step].loops}))
+        step = self._add(Step("gather", source.dtype, loops, tuple(steps), view=source.view))
+        return Value(step, source.dtype, tuple(axis if axis in loops else None for axis in axes), tuple(shape))
+
+    def _turn(self, axis: int | None) -> int:
+        if axis is None:
+            return self.scalar(0, "i64").step
+        return self._once(Step("iota", "i64", (axis,), free=True))
+
+    def _inside(self, index: int, size: Size, wrap: bool) -> int:
+        """An index that exists."""
+
+        def body(i: Num, size: Num) -> Num:
+            wide = i.to("i64")
+            if wrap:
+                wide = select(wide < 0, wide + size, wide)
+            return maximum(minimum(wide, size - 1), 0)
+
+        return self._map(body, [index, self.scalar(size, "i64").step], "i64")
 
     def spread(self, value: Value) -> Value:
         """The same value with a loop along every dimension that has more than one element."""
@@ -222,7 +259,7 @@ class Region:
 
     def _add(self, step: Step) -> int:
         self.steps.append(step)
-        inputs = sum(step.kind == "input" for step in self.steps)
+        inputs = sum(step.view is not None for step in self.steps)
         if len(self.steps) > MAX_STEPS or inputs > MAX_OPERANDS:
             raise Misfit("the region is large enough")
         return len(self.steps) - 1

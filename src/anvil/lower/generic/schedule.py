@@ -15,7 +15,7 @@ from anvil.kernels.dsl import LANES, Val, cast, const, eq, first_lanes, index, i
 from anvil.kernels.flow import each_vector, for_, if_, my_segments
 from anvil.lower.generic.flatten import Element, in_order
 from anvil.lower.generic.nest import Nest
-from anvil.lower.generic.operands import Operand
+from anvil.lower.generic.operands import NO_LOOP, Operand
 from anvil.mlir import ir, vector
 
 
@@ -48,7 +48,7 @@ class Scheduler:
         sizes: dict[int, Val] = {}
         for operand, ref in zip(self.operands, self.values, strict=False):
             for position, loop in enumerate(operand.loops):
-                if loop not in sizes:
+                if loop not in sizes and loop != NO_LOOP:
                     sizes[loop] = ref.dim(position)
         return sizes
 
@@ -171,6 +171,8 @@ class Scheduler:
             return self.values[element.position]
         if element.kind == "load":
             return self._load(element.position, scope)
+        if element.kind == "gather":
+            return self._gather(element, scope)
         if element.kind == "index":
             (loop,) = element.loops
             here = scope.at[loop]
@@ -190,8 +192,23 @@ class Scheduler:
         lanes = [first + lane for lane in range(LANES)]
         if scope.mask is not None:
             lanes = [select(lane < final, lane, final) for lane in lanes]
-        scattered = [ref.load(*outer, lane).ssa for lane in lanes]
-        return Val(vector.from_elements(ir.VectorType.get([LANES], scattered[0].type), scattered))
+        return _vector([ref.load(*outer, lane) for lane in lanes])
+
+    def _gather(self, element: Element, scope: _Scope) -> Val:
+        """An element at computed indices: one, 16 side by side, or 16 one by one."""
+        operand, ref = self.operands[element.position], self.values[element.position]
+        indices = [scope.known[index] for index in element.operands]
+        *outer, last = indices
+        if all(index.lanes is None for index in indices):
+            return ref.load(*indices)
+        turns = element.operands[-1].kind == "index" and all(index.lanes is None for index in outer)
+        if turns and operand.access == "unit":
+            return ref.load(*outer, scope.at[self.nest.vector], lanes=LANES, mask=scope.mask)
+        if scope.mask is not None:
+            here = {i: splat(i) if i.lanes is None else i for i in indices}
+            indices = [select(scope.mask, here[i], const(0, here[i].type)) for i in indices]
+        places = [[index if index.lanes is None else index[lane] for index in indices] for lane in range(LANES)]
+        return _vector([ref.load(*place) for place in places])
 
     def _store_here(self, scope: _Scope, chunk: Val | None) -> None:
         """Store what varies over exactly the loops around here; once, where it does not vary over some of them."""
@@ -245,6 +262,10 @@ class Scheduler:
                 *outer,
                 first + lane.index,
             )
+
+
+def _vector(lanes: list[Val]) -> Val:
+    return Val(vector.from_elements(ir.VectorType.get([len(lanes)], lanes[0].type), [lane.ssa for lane in lanes]))
 
 
 def _apply(op: ir.Operation, arguments: list[Val]) -> Val:

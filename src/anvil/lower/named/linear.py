@@ -33,8 +33,6 @@ def _linear(low: Lowering, node: Node) -> View:
     """x [..., K] times the weight [N, K], transposed, plus the bias [N]: rows are all leading dimensions."""
     x, weight, *rest = node.args
     bias = rest[0] if rest else node.kwargs.get("bias")
-    if not _is_weight(low, weight):
-        raise low.unsupported(node, "its weight is not a parameter of the model")
     rows = low.rows_of(x)
     result, matrix = _result(low, node)
     biases = [] if bias is None else [low.with_inner_unit(bias)]
@@ -46,8 +44,6 @@ def _linear(low: Lowering, node: Node) -> View:
 def _embedding(low: Lowering, node: Node) -> View:
     """Rows of the table [V, D]: out of the packed weight where a linear layer shares it, else out of a plain table."""
     weight, ids, *_ = node.args
-    if not _is_weight(low, weight):
-        raise low.unsupported(node, "its table is not a parameter of the model")
     result, matrix = _result(low, node)
     where = low.vector_of(ids)
     if _shared_with_linear(low, weight):
@@ -80,4 +76,13 @@ def matrix_of(buffer: str, shape: Sequence) -> View:
     return View(buffer, 0, sizes, dense_strides(sizes))
 
 
+def _over_f32_weight(low: Lowering, node: Node, position: int) -> bool:
+    weight = node.args[position]
+    return _is_weight(low, weight) and low.dtype(node) == "f32" and len(low.shape(weight)) == 2
+
+
 LOWERINGS = {aten.linear.default: _linear, aten.embedding.default: _embedding}
+APPLIES = {
+    aten.linear.default: lambda low, node: _over_f32_weight(low, node, 1),
+    aten.embedding.default: lambda low, node: _over_f32_weight(low, node, 0),
+}

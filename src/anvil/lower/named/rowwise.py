@@ -36,11 +36,7 @@ def _swiglu(low: Lowering, node: Node) -> View:
 
 
 def _argmax(low: Lowering, node: Node) -> View:
-    x, *rest = node.args
-    dim = rest[0] if rest else node.kwargs.get("dim")
-    rank = len(low.shape(x))
-    if dim is None or dim % rank != rank - 1 or low.dtype(x) != "f32":
-        raise low.unsupported(node, "only the argmax over the last dimension of an f32 tensor has a kernel")
+    x = node.args[0]
     result = low.allocate(node, low.shape(node), "i64")
     count = product(result.sizes)
     flat = View(result.buffer, 0, (count,), dense_strides((count,)))
@@ -48,8 +44,16 @@ def _argmax(low: Lowering, node: Node) -> View:
     return result
 
 
+def _along_last_dim(low: Lowering, node: Node) -> bool:
+    x, *rest = node.args
+    dim = rest[0] if rest else node.kwargs.get("dim")
+    rank = len(low.shape(x))
+    return dim is not None and rank > 0 and dim % rank == rank - 1 and low.dtype(x) == "f32"
+
+
 LOWERINGS = {
     anvil.rms_norm.default: _rms_norm,
     anvil.swiglu.default: _swiglu,
     aten.argmax.default: _argmax,
 }
+APPLIES = {aten.argmax.default: _along_last_dim}
