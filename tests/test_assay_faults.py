@@ -44,7 +44,7 @@ def relation(name: str) -> Callable[[Judge], None]:
     return check
 
 
-#: (fault, op, check that catches it, what its report must say). docs/correctness.md lists the same faults.
+#: (fault, op, check that catches it, what its report must say). docs/faults.md lists the same faults.
 FAULTS = [
     ("a dropped output tail", "add", dropped_output_tail, bound, "wrong nan"),
     ("a dropped output tail", "add", dropped_output_tail, bound, "(the tail)"),
