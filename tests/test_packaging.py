@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shutil
 import subprocess
 import sys
 import tomllib
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -52,6 +54,26 @@ def test_every_locked_package_has_a_hash_and_no_index_is_named() -> None:
     assert len(entries) == len(locked_versions())
     assert [entry.splitlines()[0] for entry in entries if "--hash=sha256:" not in entry] == []
     assert not re.search(r"^\s*--(index|extra-index|find-links|trusted-host)", LOCK, re.MULTILINE)
+
+
+def imported_distributions() -> set[str]:
+    """Distributions that the project's sources import, anywhere in a file."""
+    providers = metadata.packages_distributions()
+    found = set()
+    for folder in ("src", "ops", "e2e", "golden", "tests", "ci"):
+        for path in (ROOT / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+                if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+                    names = [node.module]
+                found |= {canonical(d) for name in names for d in providers.get(name.partition(".")[0], ())}
+    return found - {"anvil-assay"}
+
+
+def test_every_imported_package_is_a_direct_dependency() -> None:
+    """What is only an indirect dependency today may vanish with the next version of whatever needs it."""
+    direct = {canonical(re.split(r"==|\[", requirement)[0]) for requirement in direct_requirements()}
+    assert imported_distributions() - direct == set()
 
 
 # --- bootstrap, with a Python that only writes down what it was asked ------------------------------------------------
