@@ -1,1 +1,23 @@
-"""anvil: PyTorch models -> MLIR -> native code for x86-64, AArch64 and RISC-V CPUs."""
+"""anvil: PyTorch models -> MLIR -> native code for x86-64, AArch64 and RISC-V CPUs.
+
+The entries are imported when first asked for: ``import anvil`` itself loads neither PyTorch nor MLIR.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from anvil.api import compile_program
+    from anvil.frontend.capture import capture
+
+__all__ = ["capture", "compile_program"]
+
+_HOME = {"capture": "anvil.frontend.capture", "compile_program": "anvil.api"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'anvil' has no attribute {name!r}; it has {', '.join(__all__)}")
+    return getattr(import_module(_HOME[name]), name)

@@ -11,6 +11,7 @@ from torch.fx import Graph, Node
 from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.fx.node import map_aggregate
 
+import anvil.graph.ops  # noqa: F401  (registers torch.ops.anvil)
 from anvil.graph.program import GraphProgram
 from anvil.graph.symbolic import mode_of
 

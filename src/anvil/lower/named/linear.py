@@ -20,7 +20,7 @@ aten = torch.ops.aten
 
 def _packed(low: Lowering, weight: Node) -> list[View]:
     """The buffers of a packed weight [N, K], in the order kernels take them."""
-    outputs, inputs = low.program.params[weight.name].shape
+    outputs, inputs = low.shape(weight)
     pieces = quant.get(low.quant).tensors(outputs, inputs, low.target)
     return [low.weight(weight, piece.shape, piece.dtype, piece.layout) for piece in pieces]
 

@@ -1,0 +1,141 @@
+"""anvil under test: the one place where assay touches it."""
+
+from __future__ import annotations
+
+import functools
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from anvil import api, attention, errors, quant, targets
+from anvil.frontend.capture import capture
+from anvil.frontend.stages import each_stage
+from anvil.graph.program import GraphProgram
+from anvil.runtime import open_executor, status
+from anvil.runtime.executor import Executor
+from anvil.runtime.program import CompiledProgram
+from assay.backends.protocol import (
+    Compiled,
+    Finding,
+    LanguageModel,
+    NotRunHere,
+    Program,
+    TargetStatus,
+    Unsupported,
+)
+
+TIMEOUT = 60.0  # seconds one example may take before it counts as a hang; emulated examples take milliseconds
+_DEFAULT_ATTENTION = "flash"
+
+
+@functools.cache
+def _executor(target: str) -> Executor:
+    """One process per target and worker, reused by all cases; it restarts itself after a crash."""
+    return open_executor(targets.get(target), isolated=True)
+
+
+@dataclass
+class AnvilProgram:
+    """A program compiled by anvil, run in isolation: guard pages, poisoned outputs, weights read-only."""
+
+    compiled: CompiledProgram
+    captured: GraphProgram
+    artifact: str = ""
+    edges: Mapping[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.artifact = self.compiled.library.key
+        self.edges = self.compiled.edges
+
+    def run(self, *inputs: torch.Tensor, threads: int = 1) -> list[torch.Tensor]:
+        """Raises :class:`Finding` naming the signal, the row's kernel and the graph node."""
+        try:
+            return self.compiled(*inputs, threads=threads, timeout=TIMEOUT)
+        except errors.KernelError as error:
+            raise Finding(str(error)) from error
+
+    def stages(self) -> Sequence[tuple[str, Callable[..., list[torch.Tensor]]]]:
+        """The graph after each pass, run by PyTorch."""
+        return [(stage.stage, functools.partial(_run_in_torch, stage)) for stage in each_stage(self.captured)]
+
+
+def _run_in_torch(program: GraphProgram, *inputs: torch.Tensor) -> list[torch.Tensor]:
+    with torch.no_grad():
+        return list(program.module(*inputs, *program.params.values()))
+
+
+class AnvilBackend:
+    """Implements :class:`assay.backends.protocol.Backend`."""
+
+    name = "anvil"
+
+    def __init__(self) -> None:
+        self._captured: dict[bytes, GraphProgram] = {}
+
+    def targets(self) -> list[TargetStatus]:
+        return [_status(target.name) for target in targets.all_targets()]
+
+    def modes(self) -> Mapping[str, tuple[str, ...]]:
+        return {"quant": tuple(quant.modes()), "attention": tuple(attention.variants())}
+
+    def compile(self, program: Program, target: str, *, quant: str = "fp32", variant: str = "") -> Compiled:
+        names = ()
+        try:
+            captured = self._captured_once(program)
+            names = tuple(captured.inputs[position] for position in program.weights)
+            compiled = api.compile_program(
+                captured,
+                target,
+                quant=quant,
+                attention=variant or _DEFAULT_ATTENTION,
+                weights=names,
+                executor=_executor(target),
+                guard=True,
+            )
+        except errors.UnsupportedError as error:
+            raise Unsupported(str(error)) from error
+        except errors.ToolMissingError as error:
+            raise NotRunHere(str(error)) from error
+        return AnvilProgram(compiled, captured)
+
+    def load_model(
+        self, source: str, target: str, *, quant: str = "fp32", threads: int = 1, context: int | None = None
+    ) -> LanguageModel:
+        raise Unsupported("language models are not compiled yet")
+
+    def _captured_once(self, program: Program) -> GraphProgram:
+        """Capture once per program, however many targets it is compiled for."""
+        shapes = [(tuple(tensor.shape), tensor.dtype) for tensor in program.example]
+        try:
+            key = pickle.dumps((program.name, program.module, shapes, program.dynamic))
+        except (pickle.PicklingError, AttributeError, TypeError):
+            return _capture(program)
+        if key not in self._captured:
+            self._captured[key] = _capture(program)
+        return self._captured[key]
+
+
+def _capture(program: Program) -> GraphProgram:
+    """Through the full front end; every dynamic size may be zero."""
+    sizes = {size for dims in program.dynamic for size in dims.values()}
+    ranges = {size: (0, None) for size in sizes}
+    return capture(program.module, program.example, program.dynamic, program.name, ranges=ranges)
+
+
+def _status(name: str) -> TargetStatus:
+    target = targets.get(name)
+    here = status(target, isolated=True)
+    facts = {
+        "triple": target.triple,
+        "cpu": target.cpu,
+        "features": target.features,
+        "vector_bits": target.vector_bits,
+        "bit_reproducible": True,
+        "flushes_denormals": False,
+    }
+    return TargetStatus(name, target.isa, here.runs, here.executor, here.reason, facts)
+
+
+BACKEND = AnvilBackend()
