@@ -32,3 +32,8 @@ def mlir_name(dtype: torch.dtype) -> str:
 def itemsize(dtype: str) -> int:
     """Bytes of one element in memory. An ``i1`` takes a whole byte."""
     return TORCH_OF_MLIR[dtype].itemsize
+
+
+def memory_name(dtype: str) -> str:
+    """MLIR element type of memory holding ``dtype``: a bool takes a byte, unsigned bytes have no type of their own."""
+    return "i8" if dtype in ("i1", "ui8") else dtype

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from anvil import mlir
+from anvil.dtypes import memory_name
 from anvil.kernels.base import Kernel, Param
 from anvil.pipelines import KERNEL_TO_LLVM, Pipeline
 from anvil.targets.base import Target
@@ -89,7 +90,7 @@ def _symbol(op: object) -> str:
 
 
 def _shape(param: Param) -> str:
-    return param.dtype if param.rank < 0 else f"{param.dtype} x {param.rank}"
+    return param.dtype if param.rank < 0 else f"{memory_name(param.dtype)} x {param.rank}"
 
 
 def _shape_of(type_text: str) -> str:

@@ -94,9 +94,10 @@ def _memory(low: Lowering, node: Node, which: int, value: Value) -> View:
 
 def _by_loop(region: Region, value: Value, target: View) -> View:
     """``target``, in the value's PyTorch shape, with one size and stride per loop of the value."""
-    loops = region.steps[value.step].loops
-    strides = {axis: stride for axis, stride in zip(value.axes, target.strides, strict=True) if axis is not None}
-    sizes = tuple(region.axes[loop] for loop in loops)
+    loops = region.loops(value.step)
+    pairs = zip(value.axes, target.strides, strict=True)
+    strides = {region.loop(axis): stride for axis, stride in pairs if axis is not None}
+    sizes = tuple(region.size(loop) for loop in loops)
     return View(target.buffer, target.offset, sizes, tuple(strides[loop] for loop in loops))
 
 

@@ -6,7 +6,7 @@ What is left are loads from arguments, elementwise operations, reductions, and t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,9 +18,9 @@ from anvil.mlir import ir
 class Element:
     """One scalar: what is computed for one point of ``loops``.
 
-    ``load``: argument ``position``. ``gather``: the same, at the indices that ``operands`` give. ``argument``: a scalar argument. ``index``: the number of the turn of the one loop.
-    ``operation``: ``op`` on ``operands``. ``reduce``: ``block`` folds the operands, its first arguments, into its last
-    one, which starts as ``initial``, over ``over``.
+    ``load``: argument ``position``. ``gather``: the same, at the indices that ``operands`` give. ``argument``: a scalar
+    argument. ``index``: the number of the turn of the one loop. ``operation``: ``op`` on ``operands``. ``reduce``:
+    ``block`` folds the operands, its first arguments, into its last one, which starts as ``initial``, over ``over``.
     """
 
     kind: Literal["load", "gather", "argument", "index", "operation", "reduce"]
@@ -166,9 +166,9 @@ class _Reader:
         self.stores = [self.elements[value] for value in op.operands]
 
 
-def in_order(roots: Sequence[Element]) -> Iterator[Element]:
-    """Every element that ``roots`` are computed from, operands first, each once."""
-    seen: set[Element] = set()
+def in_order(roots: Sequence[Element], known: Collection[Element] = ()) -> Iterator[Element]:
+    """Every element that ``roots`` are computed from, operands first, each once; not beyond what is ``known``."""
+    seen: set[Element] = set(known)
     stack = [(root, False) for root in reversed(roots)]
     while stack:
         element, ready = stack.pop()

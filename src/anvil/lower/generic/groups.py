@@ -34,9 +34,12 @@ class Group:
 
 @dataclass(frozen=True)
 class Graph:
-    """What grouping needs to know of a graph: ``table`` has the ops that may be grouped, ``before`` the nodes that a
-    node must come after although it does not use their result, ``virtual`` the tensors that are never in memory, ``named`` the
-    calls that have a lowering of their own."""
+    """What grouping needs to know of a graph.
+
+    ``table`` has the ops that may be grouped, ``before`` the nodes that a node must come after although it does not
+    use their result. ``virtual`` gives the tensors that are never in memory, ``named`` tells the calls that have a
+    lowering of their own.
+    """
 
     context: Context
     table: Mapping[Any, Build]
@@ -129,6 +132,7 @@ def _rebuild(graph: Graph, group: Group) -> None:
     group.region, group.values = Region(), {}
     for node in group.nodes:
         group.values[node] = build_node(graph, group.region, node, lambda source: _stand_in(graph, group, source))
+    group.region.check()
 
 
 def _stand_in(graph: Graph, group: Group, node: Node) -> Operand:

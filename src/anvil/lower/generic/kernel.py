@@ -78,4 +78,14 @@ def _innermost_stride(ref: Ref) -> Val:
 
 
 def _as_unit(ref: Ref, operand: Operand) -> Ref:
-    return Ref(memref.cast(ir.Type.parse(operand.argument().type), ref.ssa))
+    """The same memory, its innermost stride known to be 1. (A plain cast would be folded into the loads and lost.)"""
+    base, offset, *rest = memref.ExtractStridedMetadataOp(ref.ssa).results
+    rank = len(operand.loops)
+    sizes, strides = rest[:rank], rest[rank:]
+    dynamic = ir.ShapedType.get_dynamic_size()
+    kind = ir.Type.parse(operand.argument().type)
+    return Ref(
+        memref.reinterpret_cast(
+            kind, base, [offset], sizes, strides[:-1], [dynamic], [dynamic] * rank, [dynamic] * (rank - 1) + [1]
+        )
+    )

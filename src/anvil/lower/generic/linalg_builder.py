@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from anvil import mlir
+from anvil.dtypes import memory_name
 from anvil.lower.generic.nest import Nest
 from anvil.lower.generic.num import Num, const, fma, highest, lowest, maximum, minimum, register_type
 from anvil.lower.generic.region import Combine, Step
@@ -35,11 +36,6 @@ _COMBINE = {
     "all": lambda x, total: total & x,
     "sum_of_products": fma,
 }
-
-
-def memory_type(dtype: str) -> str:
-    """Element type in memory: a bool takes a byte, unsigned bytes have no MLIR type of their own."""
-    return "i8" if dtype in ("i1", "ui8") else dtype
 
 
 @dataclass(frozen=True)
@@ -101,7 +97,7 @@ class _Builder:
 
     def _tensor_type(self, index: int, memory: bool = False) -> ir.Type:
         step = self.nest.steps[index]
-        element = ir.Type.parse(memory_type(step.dtype)) if memory else register_type(step.dtype)
+        element = ir.Type.parse(memory_name(step.dtype)) if memory else register_type(step.dtype)
         return ir.RankedTensorType.get([ir.ShapedType.get_dynamic_size()] * len(step.loops), element)
 
     def _argument_type(self, index: int) -> ir.Type:
@@ -109,7 +105,7 @@ class _Builder:
         if step.kind != "gather" or step.view is None:
             return self._tensor_type(index, memory=True)
         sizes = [ir.ShapedType.get_dynamic_size()] * len(step.view.sizes)
-        return ir.RankedTensorType.get(sizes, ir.Type.parse(memory_type(step.dtype)))
+        return ir.RankedTensorType.get(sizes, ir.Type.parse(memory_name(step.dtype)))
 
     def _loop_sizes(self, destinations: list[ir.Value]) -> dict[int, ir.Value]:
         sizes: dict[int, ir.Value] = {}
@@ -123,6 +119,8 @@ class _Builder:
     def _build(self, index: int, step: Step) -> None:
         if step.kind == "scalar" and index not in self.numbers:
             self.numbers[index] = const(step.size, step.dtype)  # type: ignore[arg-type]
+        elif step.kind == "input" and step.dtype == "i1":
+            self.tensors[index] = self._bools(index, step)
         elif step.kind == "iota":
             self.tensors[index] = self._iota(index)
         elif step.kind == "map":
@@ -160,17 +158,14 @@ class _Builder:
         operands = list(dict.fromkeys(i for i in step.operands if i in self.tensors))
 
         def whole(elements: list[ir.Value]) -> ir.Value:
-            values = {i: self._element(i, ssa) for i, ssa in zip(operands, elements, strict=False)}
+            values = {i: Num(ssa, self.nest.steps[i].dtype) for i, ssa in zip(operands, elements, strict=False)}
             return body(*(values[i] if i in values else self.numbers[i] for i in step.operands))
 
         return self._generic(operands, self._empty(index), step.loops, (), whole)
 
-    def _element(self, index: int, ssa: ir.Value) -> Num:
-        """An element of an operand; a bool that comes from memory is a byte."""
-        step = self.nest.steps[index]
-        if step.kind == "input" and step.dtype == "i1":
-            return Num(ssa, "ui8").to("i1")
-        return Num(ssa, step.dtype)
+    def _bools(self, index: int, step: Step) -> ir.Value:
+        """Bytes from memory as bools."""
+        return self._generic([index], self._empty(index), step.loops, (), lambda x: Num(x[0], "ui8").to("i1").ssa)
 
     def _reduce(self, index: int, step: Step) -> ir.Value:
         combine: Combine = step.combine or "sum"
@@ -217,7 +212,7 @@ class _Builder:
         step = self.nest.steps[index]
 
         def body(elements: list[ir.Value]) -> ir.Value:
-            number = self.numbers[index] if index in self.numbers else self._element(index, elements[0])
+            number = self.numbers[index] if index in self.numbers else Num(elements[0], step.dtype)
             return (number.to("ui8") if step.dtype == "i1" else number).ssa
 
         operands = [index] if index in self.tensors else []

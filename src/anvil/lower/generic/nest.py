@@ -46,15 +46,16 @@ class Nest:
 
 def arrange(region: Region, stores: Sequence[int], targets: Sequence[View]) -> Nest:
     """Order, merge and choose. ``targets`` have one size and stride per loop of the stored step, ascending."""
-    reduced = region.reduced or frozenset()
-    views = [(step.loops, step.view) for step in region.steps if step.kind == "input" and step.view]
-    written = [(region.steps[step].loops, target) for step, target in zip(stores, targets, strict=True)]
-    order = _order(region, reduced, views, written)
-    groups = _merge(region, order, reduced, views + written)
-    steps = tuple(_renumber(step, groups) for step in region.steps)
+    reduced, found = region.reduced, region.finished()
+    views = [(step.loops, step.view) for step in found if step.kind == "input" and step.view]
+    written = [(found[step].loops, target) for step, target in zip(stores, targets, strict=True)]
+    order = _order({loop for step in found for loop in step.loops}, reduced, views, written)
+    counted = {loop for step in found if step.kind == "iota" for loop in step.loops}
+    groups = _merge(region, order, counted, views + written)
+    steps = tuple(_renumber(step, groups) for step in found)
     moved = [_move(loops, view, groups) for loops, view in written]
     nest = Nest(
-        sizes=tuple(product(region.axes[axis] for axis in group) for group in groups),
+        sizes=tuple(product(region.size(axis) for axis in group) for group in groups),
         reduced=frozenset(_positions(tuple(reduced), groups)),
         steps=steps,
         stores=tuple(stores),
@@ -67,9 +68,8 @@ def arrange(region: Region, stores: Sequence[int], targets: Sequence[View]) -> N
 Operands = list[tuple[tuple[int, ...], View]]
 
 
-def _order(region: Region, reduced: frozenset[int], read: Operands, written: Operands) -> list[int]:
+def _order(used: set[int], reduced: frozenset[int], read: Operands, written: Operands) -> list[int]:
     """Loops as they lie in memory in the largest operand, what is written before what is read; reduced ones last."""
-    used = {loop for step in region.steps for loop in step.loops}
     key: list[int] = []
     for loops, view in sorted(written, key=_rank) + sorted(read, key=_rank):
         fresh = [loop for loop in _by_stride(loops, view) if loop not in key]
@@ -103,9 +103,9 @@ def _larger(a: Size, b: Size) -> bool:
     return bool(ratio.is_integer)
 
 
-def _merge(region: Region, order: list[int], reduced: frozenset[int], operands: Operands) -> list[list[int]]:
-    """Runs of adjacent loops that every operand walks in one stride, or not at all."""
-    counted = {loop for step in region.steps if step.kind == "iota" for loop in step.loops}
+def _merge(region: Region, order: list[int], counted: set[int], operands: Operands) -> list[list[int]]:
+    """Runs of adjacent loops that every operand walks in one stride, or not at all. ``counted`` ones stay alone."""
+    reduced = region.reduced
     groups: list[list[int]] = []
     for axis in order:
         last = groups[-1][-1] if groups else None
@@ -113,7 +113,7 @@ def _merge(region: Region, order: list[int], reduced: frozenset[int], operands: 
             last is not None
             and (last in reduced) == (axis in reduced)
             and not {last, axis} & counted
-            and all(_one_stride(loops, view, last, axis, region.axes[axis]) for loops, view in operands)
+            and all(_one_stride(loops, view, last, axis, region.size(axis)) for loops, view in operands)
         )
         if joins:
             groups[-1].append(axis)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from anvil.dtypes import memory_name
 from anvil.kernels.base import Param
 from anvil.kernels.define import Argument
-from anvil.lower.generic.linalg_builder import memory_type, signature
+from anvil.lower.generic.linalg_builder import signature
 from anvil.lower.generic.nest import Access, Nest
 from anvil.lower.generic.region import Step
 from anvil.lower.sizes import same
@@ -32,7 +33,7 @@ class Operand:
         strides = ["?"] * rank
         if self.access == "unit":
             strides[-1] = "1"
-        shape = "x".join(["?"] * rank + [memory_type(self.dtype)])
+        shape = "x".join(["?"] * rank + [memory_name(self.dtype)])
         kind = f"memref<{shape}, strided<[{', '.join(strides)}], offset: ?>>"
         return Argument(Param(self.name, "out" if self.written else "in", self.dtype, rank), kind)
 

@@ -161,9 +161,8 @@ class Scheduler:
 
     def _value(self, element: Element, scope: _Scope) -> Val:
         """``element`` at the point ``scope`` stands at; a vector if it varies along the vector loop."""
-        for needed in in_order([element]):
-            if needed not in scope.known:
-                scope.known[needed] = self._compute(needed, scope)
+        for needed in in_order([element], scope.known):
+            scope.known[needed] = self._compute(needed, scope)
         return scope.known[element]
 
     def _compute(self, element: Element, scope: _Scope) -> Val:
@@ -198,7 +197,7 @@ class Scheduler:
         """An element at computed indices: one, 16 side by side, or 16 one by one."""
         operand, ref = self.operands[element.position], self.values[element.position]
         indices = [scope.known[index] for index in element.operands]
-        *outer, last = indices
+        outer = indices[:-1]
         if all(index.lanes is None for index in indices):
             return ref.load(*indices)
         turns = element.operands[-1].kind == "index" and all(index.lanes is None for index in outer)

@@ -8,7 +8,7 @@ import torch
 
 from anvil.lower.generic.call import Build, Call
 from anvil.lower.generic.num import Num
-from anvil.lower.generic.ops.reduction import accumulator, converted
+from anvil.lower.generic.ops.reduction import accumulator
 from anvil.lower.generic.region import Operand, Region, Value
 
 aten = torch.ops.aten
@@ -21,31 +21,20 @@ def contract(region: Region, equation: str, x: Operand, y: Operand, dtype: str) 
     """
     inputs, _, output = equation.partition("->")
     letters_x, letters_y = inputs.split(",")
-    loops: dict[str, int | None] = {}
-    left = _on_loops(region, x, letters_x, loops)
-    right = _on_loops(region, y, letters_y, loops)
+    left, right = region.load(x, apart=True), region.load(y, apart=True)
+    loops = dict(zip(letters_x, left.axes, strict=True))
+    for letter, axis in zip(letters_y, right.axes, strict=True):
+        known = loops.setdefault(letter, axis)
+        if known is not None and axis is not None:
+            region.join(known, axis)
     order = list(dict.fromkeys(output + letters_x + letters_y))
     wide = accumulator(x.dtype)
     factors = [
-        _spread(converted(region, value, wide), letters, order)
+        _spread(region.convert(value, wide), letters, order)
         for value, letters in ((left, letters_x), (right, letters_y))
     ]
     summed = [position for position, letter in enumerate(order) if letter not in output]
-    return converted(region, region.reduce("sum_of_products", factors, summed), dtype)
-
-
-def _on_loops(region: Region, operand: Operand, letters: str, loops: dict[str, int | None]) -> Value:
-    """The operand as a value whose letters follow ``loops``; letters without a loop yet get one."""
-    if isinstance(operand, Value):
-        known = dict(zip(letters, operand.axes, strict=True))
-    else:
-        known = {
-            letter: loops[letter] if loops.get(letter) is not None else region.grow(size)
-            for letter, size in zip(letters, operand.shape, strict=True)
-        }
-    region.require(all(loops.get(letter) in (None, axis) for letter, axis in known.items()))
-    loops.update(known)
-    return region.load(operand, [known[letter] for letter in letters])
+    return region.convert(region.reduce("sum_of_products", factors, summed), dtype)
 
 
 def _spread(value: Value, letters: str, order: list[str]) -> Value:
@@ -88,6 +77,16 @@ def _linear(region: Region, call: Call) -> Value:
     return region.map(lambda total, b: (total + b.to(wide)).to(call.dtype), [product, bias], call.shape, call.dtype)
 
 
+def _matmul(region: Region, call: Call) -> Value:
+    """PyTorch's matmul: vectors, matrices, and batches that broadcast."""
+    x, y = call["self"], call["other"]
+    batch = ascii_lowercase[: max(len(x.shape), len(y.shape), 2) - 2]
+    left = batch[len(batch) - max(len(x.shape) - 2, 0) :] + ("xz" if len(x.shape) > 1 else "z")
+    right = batch[len(batch) - max(len(y.shape) - 2, 0) :] + ("zy" if len(y.shape) > 1 else "z")
+    result = batch + ("x" if len(x.shape) > 1 else "") + ("y" if len(y.shape) > 1 else "")
+    return contract(region, f"{left},{right}->{result}", x, y, call.dtype)
+
+
 OPS: dict[object, Build] = {
     aten.mm.default: _product("mk,kn->mn", "self", "mat2"),
     aten.bmm.default: _product("bmk,bkn->bmn", "self", "mat2"),
@@ -96,4 +95,5 @@ OPS: dict[object, Build] = {
     aten.addmm.default: _product_plus("mk,kn->mn", "mat1", "mat2"),
     aten.baddbmm.default: _product_plus("bmk,bkn->bmn", "batch1", "batch2"),
     aten.linear.default: _linear,
+    aten.matmul.default: _matmul,
 }

@@ -59,7 +59,12 @@ OPS = {
             aten.__xor__.Tensor: lambda x, y: x ^ y,
         },
     ),
-    aten.where.self: Pointwise(lambda condition, x, y: select(_true(condition), x, y), raw=("condition",)),
+    **{
+        getattr(aten.where, overload): Pointwise(
+            lambda condition, x, y: select(_true(condition), x, y), raw=("condition",)
+        )
+        for overload in ("self", "ScalarSelf", "ScalarOther", "Scalar")
+    },
     aten.masked_fill.Scalar: Pointwise(lambda x, mask, value: select(mask, value, x), raw=("mask",)),
     aten.masked_fill.Tensor: Pointwise(lambda x, mask, value: select(mask, value, x), raw=("mask",)),
 }

@@ -21,12 +21,6 @@ def accumulator(dtype: str) -> str:
     return _ACCUMULATOR.get(dtype, dtype)
 
 
-def converted(region: Region, operand: Operand, dtype: str) -> Value:
-    """The operand as a value of type ``dtype``."""
-    value = region.load(operand)
-    return value if value.dtype == dtype else region.map(lambda x: x.to(dtype), [value], value.shape, dtype)
-
-
 def dims_of(call: Call, operand: Operand, name: str = "dim") -> list[int]:
     """The dimensions an op reduces, counted from the front; none given means all."""
     rank = len(operand.shape)
@@ -39,10 +33,10 @@ def _fold(combine: Combine) -> Build:
     def build(region: Region, call: Call) -> Value:
         operand = call["self"]
         dtype = accumulator(call.dtype)
-        value = converted(region, operand, dtype)
+        value = region.convert(operand, dtype)
         keep = bool(call.arguments.get("keepdim", False))
         total = region.reduce(combine, [value], dims_of(call, operand), keep)
-        return converted(region, total, call.dtype)
+        return region.convert(total, call.dtype)
 
     return build
 
@@ -50,7 +44,7 @@ def _fold(combine: Combine) -> Build:
 def _mean(region: Region, call: Call) -> Value:
     operand = call["self"]
     dims = dims_of(call, operand)
-    value = converted(region, operand, accumulator(call.dtype))
+    value = region.convert(operand, accumulator(call.dtype))
     total = region.reduce("sum", [value], dims, bool(call.arguments.get("keepdim", False)))
     return divided(region, total, [operand.shape[dim] for dim in dims], call.dtype)
 
@@ -63,7 +57,7 @@ def divided(region: Region, total: Value, sizes: Sequence[Size], dtype: str) -> 
 
 def softmax(region: Region, operand: Operand, dim: int, dtype: str) -> Value:
     """e^(x - max) / Σ e^(x - max) along ``dim``."""
-    value = converted(region, operand, accumulator(dtype))
+    value = region.convert(operand, accumulator(dtype))
     dim %= max(len(value.shape), 1)
     dims = [dim] if value.shape else []
     top = region.reduce("max", [value], dims, keepdim=True)
@@ -79,7 +73,7 @@ def _softmax(region: Region, call: Call) -> Value:
 
 def log_softmax(region: Region, operand: Operand, dim: int, dtype: str) -> Value:
     """(x - max) - log Σ e^(x - max) along ``dim``."""
-    value = converted(region, operand, accumulator(dtype))
+    value = region.convert(operand, accumulator(dtype))
     dims = [dim % len(value.shape)] if value.shape else []
     top = region.reduce("max", [value], dims, keepdim=True)
     weight = region.map(lambda x, m: function("exp", x - m), [value, top], value.shape, value.dtype)
