@@ -47,6 +47,13 @@ class Decoder:
         self._ids, self._past, self._last = (self._decode.inputs[name] for name in self._decode.argument_order)
         self._next = self._decode.outputs[self._decode.result_order[1]]
 
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes of the keys and values of all sequences."""
+        buffers = self._decode_plan.plan.buffers
+        nbytes = self._decode_plan.binding.nbytes(self._sizes | {"S": 1})
+        return sum(nbytes[name] for name, buffer in buffers.items() if buffer.role == "cache")
+
     def set_threads(self, threads: int) -> None:
         """Run on this many threads from now on; results keep their bits."""
         if threads != self._threads:
@@ -95,7 +102,7 @@ class Decoder:
         step()
         return step.outputs[step.result_order[1]].reshape(self.batch)
 
-    def decode(self, tokens: Sequence[int] | np.ndarray) -> np.ndarray:
+    def decode(self, tokens: int | Sequence[int] | np.ndarray) -> np.ndarray:
         """Feed one token per sequence; the greedy next ids, int64 [B], valid until the next call."""
         past = self.cache.past
         if past.max() >= self.cache.capacity:

@@ -94,7 +94,9 @@ class CompiledModel:
 
     def decode(self, token: int) -> int:
         """Feed one id to the one running sequence; the greedy next id."""
-        return int(self.decoder.decode([token])[0])
+        if not 0 <= token < self.vocabulary:
+            self._checked([token])
+        return int(self.decoder.decode(token)[0])
 
     def generate(
         self,
@@ -116,7 +118,7 @@ class CompiledModel:
             "threads": self.threads,
             "context": self.context,
             "weight_bytes": self.memory.constant_bytes(),
-            "kv_bytes": self.memory.block_bytes("cache."),
+            "kv_bytes": self.decoder.cache_bytes,
             "arena_bytes": self.memory.block_bytes("arena"),
             "compile_ms": dict(self.compile_ms),
             "kernels": len({name for plan in plans.values() for name in plan.plan.kernels}),
