@@ -22,12 +22,13 @@ class Pointwise:
 
     Tensors and numbers reach it as Nums of the type PyTorch computes in: their common type, under ``promote``.
     Arguments in ``raw`` keep their own type and do not promote; everything else (flags, None) passes unchanged.
-    The result is converted to the op's result type.
+    The result is converted to the op's result type. ``cheap`` bodies take about as long as reading an operand.
     """
 
     body: Callable[..., Num]
     promote: PROMOTE = PROMOTE.DEFAULT
     raw: tuple[str, ...] = ()
+    cheap: bool = False
 
     def __call__(self, region: Region, call: Call) -> Value:
         names = _value_arguments(call)
@@ -45,7 +46,7 @@ class Pointwise:
                     arguments.append(given.get(name, value))
             return self.body(*arguments).to(call.dtype)
 
-        return region.map(element, list(slots.values()), call.shape, call.dtype)
+        return region.map(element, list(slots.values()), call.shape, call.dtype, cheap=self.cheap)
 
 
 _IGNORED = ("memory_format", "layout", "device", "pin_memory", "non_blocking", "dtype", "implicit", "copy")
@@ -74,6 +75,6 @@ def _size_operand(region: Region, size: Size) -> Value:
     return region.scalar(size, mlir_name(torch.int64))
 
 
-def promoting(kind: PROMOTE, bodies: dict[Any, Callable[..., Num]]) -> dict[Any, Pointwise]:
+def promoting(kind: PROMOTE, bodies: dict[Any, Callable[..., Num]], *, cheap: bool = False) -> dict[Any, Pointwise]:
     """The same promotion for a whole table of bodies."""
-    return {op: Pointwise(body, kind) for op, body in bodies.items()}
+    return {op: Pointwise(body, kind, cheap=cheap) for op, body in bodies.items()}

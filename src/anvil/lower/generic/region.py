@@ -23,6 +23,7 @@ Body = Callable[..., Num]
 Combine = Literal["sum", "prod", "max", "min", "any", "all", "sum_of_products"]
 MAX_OPERANDS = 16
 MAX_STEPS = 64
+_MAX_REPEATED = 4  # cheap values that may be computed again for turns of a loop they do not vary over
 
 
 class Misfit(Exception):
@@ -49,8 +50,11 @@ class Value:
 
 @dataclass(frozen=True)
 class Step:
-    """One operation. ``loops`` are the loops its result varies over. ``cheap``: it may be computed again for every
-    turn of a loop it does not vary over."""
+    """One operation. ``loops`` are the loops its result varies over.
+
+    ``cheap``: a few of these may be computed again for every turn of a loop they do not vary over. ``virtual``: it
+    follows from loop indices and sizes alone, so any number may.
+    """
 
     kind: Literal["input", "scalar", "iota", "map", "reduce", "gather"]
     dtype: str
@@ -61,6 +65,7 @@ class Step:
     view: View | None = None  # an input, one size and stride per loop; or what is gathered from, in its own dimensions
     size: Size | float = 0  # a scalar
     cheap: bool = False
+    virtual: bool = False
 
 
 Operand = Value | Tensor
@@ -99,10 +104,10 @@ class Region:
         """Raise Misfit if something would be computed again and again, for turns of a loop it does not vary over."""
         used = {loop for step in range(len(self.steps)) for loop in self.loops(step)}
         parallel = used - self.reduced
-        for index, step in enumerate(self.steps):
-            loops = set(self.loops(index))
-            if step.kind in ("map", "reduce") and not step.cheap and loops and not parallel <= loops:
-                raise Misfit("a value would be computed again for each turn of a loop")
+        computed = [i for i, step in enumerate(self.steps) if step.kind in ("map", "reduce") and not step.virtual]
+        repeated = [self.steps[i] for i in computed if self.loops(i) and not parallel <= set(self.loops(i))]
+        if len(repeated) > _MAX_REPEATED or not all(step.cheap for step in repeated):
+            raise Misfit("a value would be computed again for each turn of a loop")
 
     def map(
         self, body: Body, operands: Sequence[Operand], shape: Sequence[Size], dtype: str, *, cheap: bool = False
@@ -173,7 +178,7 @@ class Region:
 
     def scalar(self, size: Size | float, dtype: str) -> Value:
         """A number known when the plan is bound (i64) or compiled, as a value of rank 0."""
-        return Value(self._add(Step("scalar", dtype, (), size=size, cheap=True)), dtype, (), ())
+        return Value(self._add(Step("scalar", dtype, (), size=size, virtual=True)), dtype, (), ())
 
     def load(self, operand: Operand, *, apart: bool = False) -> Value:
         """``operand`` as a value. One loaded before follows the same loops again, unless it must stand ``apart``."""
@@ -270,7 +275,7 @@ class Region:
         """The number of the turn of a loop."""
         if axis is None:
             return self.scalar(0, "i64").step
-        return self._once(Step("iota", "i64", (self._axes.find(axis),), cheap=True))
+        return self._once(Step("iota", "i64", (self._axes.find(axis),), virtual=True))
 
     def _inside(self, index: int, size: Size, wrap: bool) -> int:
         """An index that exists."""
@@ -294,8 +299,8 @@ class Region:
 
     def _map(self, body: Body, steps: Sequence[int], dtype: str, cheap: bool = False) -> int:
         loops = sorted({loop for step in steps for loop in self.loops(step)})
-        cheap = cheap or all(self.steps[step].cheap for step in steps)
-        return self._add(Step("map", dtype, tuple(loops), tuple(steps), body=body, cheap=cheap))
+        virtual = all(self.steps[step].virtual for step in steps)
+        return self._add(Step("map", dtype, tuple(loops), tuple(steps), body=body, cheap=cheap, virtual=virtual))
 
     def _followed(self, step: int, axes: Sequence[int | None]) -> tuple[int | None, ...]:
         """``axes`` without those that the step does not vary over."""

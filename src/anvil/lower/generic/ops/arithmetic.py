@@ -108,6 +108,7 @@ OPS = {
             aten.clamp_min.default: lambda x, low: maximum(x, low),
             aten.clamp_max.default: lambda x, high: minimum(x, high),
         },
+        cheap=True,
     ),
     **promoting(
         PROMOTE.INT_TO_FLOAT,

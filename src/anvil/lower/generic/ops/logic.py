@@ -36,6 +36,7 @@ OPS = {
             for name in ("lt", "le", "gt", "ge", "eq", "ne")
             for overload in ("Tensor", "Scalar")
         },
+        cheap=True,
     ),
     **promoting(
         PROMOTE.ALWAYS_BOOL,
@@ -46,6 +47,7 @@ OPS = {
             aten.logical_not.default: lambda x: _true(x) ^ 1,
             aten.isnan.default: _is_nan,
         },
+        cheap=True,
     ),
     **promoting(
         PROMOTE.DEFAULT,
@@ -58,13 +60,14 @@ OPS = {
             aten.__or__.Tensor: lambda x, y: x | y,
             aten.__xor__.Tensor: lambda x, y: x ^ y,
         },
+        cheap=True,
     ),
     **{
         getattr(aten.where, overload): Pointwise(
-            lambda condition, x, y: select(_true(condition), x, y), raw=("condition",)
+            lambda condition, x, y: select(_true(condition), x, y), raw=("condition",), cheap=True
         )
         for overload in ("self", "ScalarSelf", "ScalarOther", "Scalar")
     },
-    aten.masked_fill.Scalar: Pointwise(lambda x, mask, value: select(mask, value, x), raw=("mask",)),
-    aten.masked_fill.Tensor: Pointwise(lambda x, mask, value: select(mask, value, x), raw=("mask",)),
+    aten.masked_fill.Scalar: Pointwise(lambda x, mask, value: select(mask, value, x), raw=("mask",), cheap=True),
+    aten.masked_fill.Tensor: Pointwise(lambda x, mask, value: select(mask, value, x), raw=("mask",), cheap=True),
 }
