@@ -34,6 +34,13 @@ def itemsize(dtype: str) -> int:
     return TORCH_OF_MLIR[dtype].itemsize
 
 
+_MEMORY = {"i1": "i8", "ui8": "i8", "f16": "i16", "bf16": "i16"}
+
+
 def memory_name(dtype: str) -> str:
-    """MLIR element type of memory holding ``dtype``: a bool takes a byte, unsigned bytes have no type of their own."""
-    return "i8" if dtype in ("i1", "ui8") else dtype
+    """MLIR element type of memory that holds ``dtype``, where that differs from what it is in registers.
+
+    A bool takes a byte, and unsigned bytes have no type of their own. 16-bit floats are moved as integers: where a
+    target has no such float, code generators turn even their loads and stores into library calls.
+    """
+    return _MEMORY.get(dtype, dtype)

@@ -97,7 +97,7 @@ def _shape_of(type_text: str) -> str:
     if not type_text.startswith("memref<"):
         return type_text
     kind = mlir.ir.MemRefType(mlir.ir.Type.parse(type_text))
-    return f"{kind.element_type} x {kind.rank}"
+    return f"{memory_name(str(kind.element_type))} x {kind.rank}"
 
 
 def _set_attributes(module: mlir.Module, target: Target) -> None:

@@ -27,6 +27,7 @@ class Target:
     emulator: tuple[str, ...] = ()
     bochs: str = ""  # CPU model of the Bochs emulator that runs it, where there is one
     attributes: tuple[tuple[str, str], ...] = ()  # LLVM function attributes
+    converts_f16: bool = True  # has instructions that convert between f16 and f32
 
     def lanes(self, bits: int = 32) -> int:
         """Elements of ``bits`` bits in one vector register."""

@@ -20,6 +20,7 @@ def _rvv(vlen: int, gemm_tile: tuple[int, int]) -> Target:
         registers=32,
         gemm_tile=gemm_tile,
         emulator=("qemu-riscv64", "-cpu", f"rv64,v=true,vlen={vlen},elen=64,vext_spec=v1.0,{agnostic}"),
+        converts_f16=False,
     )
 
 

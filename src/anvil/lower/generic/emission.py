@@ -62,7 +62,7 @@ def emit_region(
     by_loop = [_by_loop(region, value, target) for value, target in zip(values, targets, strict=True)]
     nest = arrange(region, [value.step for value in values], by_loop)
     try:
-        kernel = generate(nest, title)
+        kernel = generate(nest, low.target, title)
     except NotImplementedError as error:
         raise low.unsupported(node, str(error)) from error
     low.emit(kernel, [*(operand.view for operand in memrefs(nest)), *scalars(nest)], node)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from anvil import mlir
-from anvil.dtypes import memory_name
 from anvil.lower.generic.nest import Nest
 from anvil.lower.generic.num import Num, const, fma, highest, lowest, maximum, minimum, register_type
 from anvil.lower.generic.region import Combine, Step
@@ -97,7 +96,7 @@ class _Builder:
 
     def _tensor_type(self, index: int, memory: bool = False) -> ir.Type:
         step = self.nest.steps[index]
-        element = ir.Type.parse(memory_name(step.dtype)) if memory else register_type(step.dtype)
+        element = register_type("ui8" if memory and step.dtype == "i1" else step.dtype)
         return ir.RankedTensorType.get([ir.ShapedType.get_dynamic_size()] * len(step.loops), element)
 
     def _argument_type(self, index: int) -> ir.Type:
@@ -105,7 +104,7 @@ class _Builder:
         if step.kind != "gather" or step.view is None:
             return self._tensor_type(index, memory=True)
         sizes = [ir.ShapedType.get_dynamic_size()] * len(step.view.sizes)
-        return ir.RankedTensorType.get(sizes, ir.Type.parse(memory_name(step.dtype)))
+        return ir.RankedTensorType.get(sizes, register_type("ui8" if step.dtype == "i1" else step.dtype))
 
     def _loop_sizes(self, destinations: list[ir.Value]) -> dict[int, ir.Value]:
         sizes: dict[int, ir.Value] = {}

@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from anvil.kernels import mathlib
 from anvil.kernels.dsl import LANES, Val, cast, const, eq, first_lanes, index, iota, select, splat, tree
 from anvil.kernels.flow import each_vector, for_, if_, my_segments
+from anvil.lower.generic.apply import apply
 from anvil.lower.generic.flatten import Element, in_order
 from anvil.lower.generic.nest import Nest
 from anvil.lower.generic.operands import NO_LOOP, Operand
-from anvil.mlir import ir, vector
+from anvil.lower.generic.window import Window
+from anvil.targets.base import Target
 
 
 @dataclass
@@ -35,11 +36,15 @@ class _Scope:
 class Scheduler:
     """Emits the code of one nest. ``values`` are the function's arguments but tid and nthreads."""
 
-    def __init__(self, nest: Nest, memrefs: list[Operand], stores: Sequence[Element], values: list) -> None:
+    def __init__(
+        self, nest: Nest, memrefs: list[Operand], stores: Sequence[Element], values: list, target: Target
+    ) -> None:
         self.nest = nest
+        self.target = target
         self.operands = memrefs
         self.stores = list(zip(stores, range(len(memrefs) - len(stores), len(memrefs)), strict=True))
         self.values = values
+        self.windows = [Window(operand, ref) for operand, ref in zip(memrefs, values, strict=False)]
         self.order = list(in_order([element for element, _ in self.stores]))
         self.sizes = self._loop_sizes()
         self.lanes_reduced = nest.vector in nest.reduced
@@ -146,7 +151,7 @@ class Scheduler:
         for op in element.block.operations:
             if op.operation.name == "linalg.yield":
                 return known[op.operands[0]]
-            known[op.results[0]] = _apply(op.operation, [known[value] for value in op.operands])
+            known[op.results[0]] = apply(op.operation, [known[value] for value in op.operands], self.target)
         raise ValueError("scheduling a reduction: its body yields nothing")
 
     def _spread(self, initial: Val, element: Element) -> Val:
@@ -169,7 +174,8 @@ class Scheduler:
         if element.kind == "argument":
             return self.values[element.position]
         if element.kind == "load":
-            return self._load(element.position, scope)
+            window = self.windows[element.position]
+            return window.load([scope.at[loop] for loop in window.operand.loops], scope.mask)
         if element.kind == "gather":
             return self._gather(element, scope)
         if element.kind == "index":
@@ -177,37 +183,13 @@ class Scheduler:
             here = scope.at[loop]
             return here if loop != self.nest.vector else splat(here) + cast(iota(element="i64"), "index")
         assert element.op is not None, f"{element.kind} must be settled before it is used"
-        return _apply(element.op, [scope.known[operand] for operand in element.operands])
-
-    def _load(self, position: int, scope: _Scope) -> Val:
-        operand, ref = self.operands[position], self.values[position]
-        at = [scope.at[loop] for loop in operand.loops]
-        if operand.access == "uniform":
-            return ref.load(*at)
-        if operand.access == "unit":
-            return ref.load(*at, lanes=LANES, mask=scope.mask)
-        *outer, first = at
-        final = self.sizes[operand.loops[-1]] - 1
-        lanes = [first + lane for lane in range(LANES)]
-        if scope.mask is not None:
-            lanes = [select(lane < final, lane, final) for lane in lanes]
-        return _vector([ref.load(*outer, lane) for lane in lanes])
+        return apply(element.op, [scope.known[operand] for operand in element.operands], self.target)
 
     def _gather(self, element: Element, scope: _Scope) -> Val:
-        """An element at computed indices: one, 16 side by side, or 16 one by one."""
-        operand, ref = self.operands[element.position], self.values[element.position]
-        indices = [scope.known[index] for index in element.operands]
-        outer = indices[:-1]
-        if all(index.lanes is None for index in indices):
-            return ref.load(*indices)
-        turns = element.operands[-1].kind == "index" and all(index.lanes is None for index in outer)
-        if turns and operand.access == "unit":
-            return ref.load(*outer, scope.at[self.nest.vector], lanes=LANES, mask=scope.mask)
-        if scope.mask is not None:
-            here = {i: splat(i) if i.lanes is None else i for i in indices}
-            indices = [select(scope.mask, here[i], const(0, here[i].type)) for i in indices]
-        places = [[index if index.lanes is None else index[lane] for index in indices] for lane in range(LANES)]
-        return _vector([ref.load(*place) for place in places])
+        *outer, last = (scope.known[i] for i in element.operands)
+        turns = element.operands[-1].kind == "index" and all(i.lanes is None for i in outer)
+        turn = scope.at[self.nest.vector] if turns and last.lanes is not None else None
+        return self.windows[element.position].gather([*outer, last], turn=turn, mask=scope.mask)
 
     def _store_here(self, scope: _Scope, chunk: Val | None) -> None:
         """Store what varies over exactly the loops around here; once, where it does not vary over some of them."""
@@ -243,40 +225,5 @@ class Scheduler:
             self._store_over(rest, late, scope.inner({loop: turn.index}))
 
     def _store(self, value: Val, position: int, scope: _Scope) -> None:
-        operand, ref = self.operands[position], self.values[position]
-        at = [scope.at[loop] for loop in operand.loops]
-        if operand.access == "uniform":
-            ref.store(value, *at)
-            return
-        value = splat(value) if value.lanes is None else value
-        if operand.access == "unit":
-            ref.store(value, *at, mask=scope.mask)
-            return
-        *outer, first = at
-        left = self.sizes[operand.loops[-1]] - first
-        count = select(left < LANES, left, index(LANES))
-        with for_(0, count) as lane:
-            ref.store(
-                Val(vector.extract(value.ssa, [lane.index.ssa], [ir.ShapedType.get_dynamic_size()])),
-                *outer,
-                first + lane.index,
-            )
-
-
-def _vector(lanes: list[Val]) -> Val:
-    return Val(vector.from_elements(ir.VectorType.get([len(lanes)], lanes[0].type), [lane.ssa for lane in lanes]))
-
-
-def _apply(op: ir.Operation, arguments: list[Val]) -> Val:
-    """``op`` on scalars or vectors: a clone, or our own arithmetic for an elementary function."""
-    lanes = next((value.lanes for value in arguments if value.lanes is not None), None)
-    if lanes is not None:
-        arguments = [splat(value, lanes) if value.lanes is None else value for value in arguments]
-    dialect, _, name = op.name.partition(".")
-    if dialect == "math" and name in mathlib.functions():
-        return Val(mathlib.emit(name, arguments[0].ssa))
-    element = op.results[0].type
-    kind = element if lanes is None else ir.VectorType.get([lanes], element)
-    attributes = {name: op.attributes[name] for name in op.attributes}
-    clone = ir.Operation.create(op.name, [kind], [value.ssa for value in arguments], attributes)
-    return Val(clone.result)
+        window = self.windows[position]
+        window.store(value, [scope.at[loop] for loop in window.operand.loops], scope.mask)
