@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch._export.utils import _is_preservable_cia_op
 from torch.export import Dim, ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 
@@ -25,10 +24,6 @@ Dynamic = Sequence[Mapping[int, str]]
 Ranges = Mapping[str, tuple[int, int | None]]
 
 _SMALLEST_EXAMPLE = 2  # torch.export takes an example size of 0 or 1 for a constant
-_CONVERSIONS = frozenset(
-    getattr(torch.ops.aten.to, overload) for overload in ("dtype", "dtype_layout", "device", "other", "prim_Device")
-)
-_RESPELLED = _CONVERSIONS | {torch.ops.aten.reshape.default}
 _TORCH_HOME = str(Path(torch.__file__).parent)
 
 
@@ -144,26 +139,9 @@ def _export(
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the exporter's own deprecations, nothing the caller could act on
             exported = torch.export.export(adapter, examples, dynamic_shapes=(shapes,), strict=False)
-            return exported if _is_functional(exported) else exported.run_decompositions({})
+            return exported.run_decompositions({})
     except Exception as error:
         raise _capture_error(name, error) from error
-
-
-def _is_functional(exported: ExportedProgram) -> bool:
-    """Whether ``run_decompositions`` would change no more than the spelling of conversions and reshapes.
-
-    It traces the program twice more, which takes longer than the export itself.
-    """
-    return all(
-        node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload) or _stays(node.target)
-        for node in exported.graph.nodes
-    ) and not any(isinstance(node.target, torch._ops.HigherOrderOperator) for node in exported.graph.nodes)
-
-
-def _stays(op: torch._ops.OpOverload) -> bool:
-    """Whether functionalisation keeps this op: it is neither in place nor made of others that alias its input."""
-    composite = op.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
-    return op in _RESPELLED or not (op._schema.is_mutable or composite) or _is_preservable_cia_op(op)
 
 
 def _capture_error(name: str, error: Exception) -> InputError | UnsupportedError:
@@ -230,21 +208,9 @@ def _arguments_first(
 
     for node in exported.graph.nodes:
         if node.op != "placeholder":
-            copies[node] = _conversion(graph, node, copies) or graph.node_copy(node, copies.__getitem__)
+            copies[node] = graph.node_copy(node, copies.__getitem__)
     graph.lint()
     return torch.fx.GraphModule({}, graph), params, paths
-
-
-def _conversion(graph: torch.fx.Graph, node: torch.fx.Node, copies: Mapping[Any, torch.fx.Node]) -> Any:
-    """``x.to(...)`` as what it does: nothing, or a copy in another type. None for other nodes."""
-    if node.target not in _CONVERSIONS:
-        return None
-    source, dtype = node.args[0], node.meta["val"].dtype
-    if source.meta["val"].dtype == dtype:
-        return copies[source]
-    result = graph.call_function(torch.ops.aten._to_copy.default, (copies[source],), {"dtype": dtype})
-    result.meta = dict(node.meta)
-    return result
 
 
 def _stored_tensor(exported: ExportedProgram, target: str) -> torch.Tensor:
