@@ -74,6 +74,15 @@ def test_shapes_bytes_and_views_are_concrete():
     assert concrete(View("x", M + 1, (M, 2), (K, 1)), values) == (6, (5, 2), (3, 1))
 
 
+def test_a_float_scalar_may_depend_on_sizes():
+    whole = View("x", 0, (M, K), (K, 1))
+    row = Row("scale", (whole, View("y", 0, (M, K), (1, M)), Scalar(1 / sympy.sqrt(K), "f32")), "s")
+    binding = Binding(small_plan([row]))
+    for k in (4, 64, 3):
+        binding.bind({"M": 1, "K": k})
+        assert binding.words[-1] == struct.unpack("<I", struct.pack("<f", k**-0.5))[0]
+
+
 def test_missing_size_is_named():
     with pytest.raises(InputError, match=r"plan=small.*\['K'\]"):
         Binding(small_plan()).bind({"M": 1})

@@ -14,6 +14,8 @@ from anvil.dtypes import itemsize
 from anvil.errors import InputError
 from anvil.runtime.plan import Plan, Scalar, Size, View
 
+_FLOAT_CODES = {"f32": "<f", "f64": "<d", "f16": "<e"}  # of struct.pack
+
 # How the size functions that torch.export puts into expressions are computed on Python integers.
 _INTEGER_FUNCTIONS: dict[str, Callable[..., int]] = {
     "FloorDiv": lambda a, b: a // b,
@@ -33,12 +35,16 @@ def compile_sizes(exprs: Iterable[Size], symbols: tuple[str, ...]) -> Callable[.
 
     Symbols are matched by name: torch.export and a lowering may attach different assumptions to one size.
     """
+    function = _compile(exprs, symbols)
+    return lambda *values: [int(v) for v in function(*values)]
+
+
+def _compile(exprs: Iterable[Size], symbols: tuple[str, ...]) -> Callable[..., list[Any]]:
     plain = [_by_name(expr) for expr in exprs]
     unknown = {str(s) for expr in plain if isinstance(expr, sympy.Expr) for s in expr.free_symbols} - set(symbols)
     if unknown:
         raise InputError(f"size depends on {sorted(unknown)}, expected only the plan's symbols {list(symbols)}")
-    function = sympy.lambdify([sympy.Symbol(s) for s in symbols], plain, modules=[_INTEGER_FUNCTIONS, "math"], cse=True)
-    return lambda *values: [int(v) for v in function(*values)]
+    return sympy.lambdify([sympy.Symbol(s) for s in symbols], plain, modules=[_INTEGER_FUNCTIONS, "math"], cse=True)
 
 
 def _by_name(expr: Size) -> Size:
@@ -56,7 +62,7 @@ def concrete(view: View, values: Mapping[str, int]) -> tuple[int, tuple[int, ...
 
 @dataclass(frozen=True)
 class _Group:
-    """Words that depend on the same set of symbols: ``words[where] = values(...)[which]``."""
+    """Words of one type that depend on the same set of symbols: ``words[where] = values(...)[which]``."""
 
     symbols: frozenset[str]
     values: Callable[..., list[int]]
@@ -120,19 +126,21 @@ class Binding:
         return np.ascontiguousarray(np.stack([addresses, self.first_word], axis=1))
 
 
-def _flatten(plan: Plan) -> tuple[tuple[list[int], list[int]], list[tuple[int, sympy.Expr]], dict[str, list[int]]]:
+def _flatten(
+    plan: Plan,
+) -> tuple[tuple[list[int], list[int]], list[tuple[int, str, sympy.Expr]], dict[str, list[int]]]:
     """All words with zeros where something is still open, and where sizes and addresses go."""
     words: list[int] = []
     first: list[int] = []
-    symbolic: list[tuple[int, sympy.Expr]] = []
+    symbolic: list[tuple[int, str, sympy.Expr]] = []
     pointers: dict[str, list[int]] = {}
 
-    def put(value: Size) -> None:
+    def put(value: Size | float, dtype: str = "index") -> None:
         if isinstance(value, sympy.Expr) and value.free_symbols:
-            symbolic.append((len(words), value))
+            symbolic.append((len(words), dtype, value))
             words.append(0)
         else:
-            words.append(int(value))
+            words.append(word(float(value) if dtype in _FLOAT_CODES else int(value), dtype))
 
     for row in plan.rows:
         first.append(len(words))
@@ -142,10 +150,8 @@ def _flatten(plan: Plan) -> tuple[tuple[list[int], list[int]], list[tuple[int, s
                 words.extend((0, 0))
                 for value in (arg.offset, *arg.sizes, *arg.strides):
                     put(value)
-            elif isinstance(arg.value, float):
-                words.append(float_word(arg.value, arg.dtype))
             else:
-                put(arg.value)
+                put(arg.value, arg.dtype)
     return (words, first), symbolic, pointers
 
 
@@ -165,26 +171,31 @@ def _dtype(plan: Plan, arg: View | Scalar) -> str:
     return plan.buffers[arg.buffer].dtype if isinstance(arg, View) else arg.dtype
 
 
-def float_word(value: float, dtype: str) -> int:
-    """The bits of a float scalar, zero-extended to one word."""
-    code = {"f32": "<f", "f64": "<d", "f16": "<e"}[dtype]
-    return int.from_bytes(struct.pack(code, value), "little")
+def word(value: float, dtype: str) -> int:
+    """A scalar as one word: an integer as it is, the bits of a float zero-extended."""
+    if dtype not in _FLOAT_CODES:
+        return int(value)
+    return int.from_bytes(struct.pack(_FLOAT_CODES[dtype], value), "little")
 
 
-def _group(symbolic: list[tuple[int, sympy.Expr]], symbols: tuple[str, ...]) -> list[_Group]:
-    """Words by the set of symbols they depend on; equal expressions are computed once."""
-    by_symbols: dict[frozenset[str], list[tuple[int, sympy.Expr]]] = {}
-    for where, expr in symbolic:
-        by_symbols.setdefault(frozenset(map(str, expr.free_symbols)), []).append((where, expr))
+def _group(symbolic: list[tuple[int, str, sympy.Expr]], symbols: tuple[str, ...]) -> list[_Group]:
+    """Words by type and the set of symbols they depend on; equal expressions are computed once."""
+    alike: dict[tuple[frozenset[str], str], list[tuple[int, sympy.Expr]]] = {}
+    for where, dtype, expr in symbolic:
+        alike.setdefault((frozenset(s.name for s in expr.free_symbols), dtype), []).append((where, expr))
     groups = []
-    for names, entries in by_symbols.items():
+    for (names, dtype), entries in alike.items():
         unique = {expr: i for i, expr in enumerate(dict.fromkeys(expr for _, expr in entries))}
         groups.append(
             _Group(
                 symbols=names,
-                values=compile_sizes(unique, symbols),
+                values=_words_of(_compile(unique, symbols), dtype),
                 where=np.array([where for where, _ in entries], dtype=np.int64),
                 which=np.array([unique[expr] for _, expr in entries], dtype=np.int64),
             )
         )
     return groups
+
+
+def _words_of(function: Callable[..., list[Any]], dtype: str) -> Callable[..., list[int]]:
+    return lambda *values: [word(value, dtype) for value in function(*values)]

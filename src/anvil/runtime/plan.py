@@ -43,7 +43,7 @@ class View:
 
 @dataclass(frozen=True)
 class Scalar:
-    """A scalar kernel argument: an index (possibly symbolic) or a float constant."""
+    """A scalar kernel argument: an integer or, with a float ``dtype``, a real number; either may depend on sizes."""
 
     value: Size | float
     dtype: str
