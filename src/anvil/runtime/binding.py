@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, cast
 
 import numpy as np
@@ -12,7 +13,7 @@ import sympy
 
 from anvil.dtypes import itemsize
 from anvil.errors import InputError
-from anvil.runtime.plan import Plan, Scalar, Size, View
+from anvil.runtime.plan import Buffer, Plan, Scalar, Size, View
 
 _FLOAT_CODES = {"f32": "<f", "f64": "<d", "f16": "<e"}  # of struct.pack
 
@@ -44,7 +45,15 @@ def _compile(exprs: Iterable[Size], symbols: tuple[str, ...]) -> Callable[..., l
     unknown = {str(s) for expr in plain if isinstance(expr, sympy.Expr) for s in expr.free_symbols} - set(symbols)
     if unknown:
         raise InputError(f"size depends on {sorted(unknown)}, expected only the plan's symbols {list(symbols)}")
-    return sympy.lambdify([sympy.Symbol(s) for s in symbols], plain, modules=[_INTEGER_FUNCTIONS, "math"], cse=True)
+    unique = {expr: index for index, expr in enumerate(dict.fromkeys(plain))}
+    function = sympy.lambdify([sympy.Symbol(s) for s in symbols], list(unique), modules=[_INTEGER_FUNCTIONS, "math"])
+    which = [unique[expr] for expr in plain]
+
+    def compute(*values: int) -> list[Any]:
+        found = function(*values)
+        return [found[index] for index in which]
+
+    return compute
 
 
 def _by_name(expr: Size) -> Size:
@@ -58,6 +67,13 @@ def concrete(view: View, values: Mapping[str, int]) -> tuple[int, tuple[int, ...
     flat = compile_sizes((view.offset, *view.sizes, *view.strides), tuple(values))(*values.values())
     rank = len(view.sizes)
     return flat[0], tuple(flat[1 : rank + 1]), tuple(flat[rank + 1 :])
+
+
+def _bytes_of(buffer: Buffer) -> Size:
+    count: Size = itemsize(buffer.dtype)
+    for size in buffer.shape:
+        count = count * size
+    return count
 
 
 @dataclass(frozen=True)
@@ -86,9 +102,8 @@ class Binding:
         self.first_word = np.array(words[1], dtype=np.int64)
         self._groups = _group(symbolic, plan.symbols)
         self._pointers = {name: np.array(where, dtype=np.int64) for name, where in pointers.items()}
-        self._shapes = list(plan.buffers)
-        flat = [d for name in self._shapes for d in plan.buffers[name].shape]
-        self._dims = compile_sizes(flat, plan.symbols)
+        self._dims = compile_sizes([d for buffer in plan.buffers.values() for d in buffer.shape], plan.symbols)
+        self._nbytes = compile_sizes([_bytes_of(buffer) for buffer in plan.buffers.values()], plan.symbols)
 
     def bind(self, values: Mapping[str, int]) -> None:
         """Set the run-time sizes. Raises :class:`InputError` when one is missing."""
@@ -113,12 +128,11 @@ class Binding:
     def shapes(self, values: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
         """Concrete shape of every buffer for the given sizes."""
         flat = iter(self._dims(*(values[s] for s in self.plan.symbols)))
-        return {n: tuple(next(flat) for _ in self.plan.buffers[n].shape) for n in self._shapes}
+        return {name: tuple(islice(flat, len(buffer.shape))) for name, buffer in self.plan.buffers.items()}
 
     def nbytes(self, values: Mapping[str, int]) -> dict[str, int]:
         """Bytes of every buffer for the given sizes."""
-        shapes = self.shapes(values)
-        return {n: int(np.prod(s, dtype=np.int64)) * itemsize(self.plan.buffers[n].dtype) for n, s in shapes.items()}
+        return dict(zip(self.plan.buffers, self._nbytes(*(values[s] for s in self.plan.symbols)), strict=True))
 
     def program(self, functions: Mapping[str, int]) -> np.ndarray:
         """int64 [rows, 2]: address of each row's packed function and the index of its first word."""

@@ -46,7 +46,6 @@ class Step:
                 owner.binding.place({name: address})
             elif buffer.role == "cache":
                 owner.binding.place({name: memory.block(f"cache.{name}", nbytes[name])})
-        owner.place_shared(values)
         owner.binding.bind(values)
         self._version = memory.version
         self._prepared = memory.executor.prepare(owner.program, owner.binding.words, threads=self._threads)
