@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tiny_models import capture_logits, logits, run, tiny_llama, token_ids
+from tiny_models import (
+    capture_logits,
+    logits,
+    one_thread,  # noqa: F401
+    run,
+    tiny_llama,
+    token_ids,
+)
 from torch import nn
 
 from anvil.errors import InputError, UnsupportedError

@@ -6,7 +6,15 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny_models import assert_same_function, capture_logits, logits, run, tiny_llama, token_ids
+from tiny_models import (
+    assert_same_function,
+    capture_logits,
+    logits,
+    one_thread,  # noqa: F401
+    run,
+    tiny_llama,
+    token_ids,
+)
 
 from anvil.frontend.stages import NORMALISE, STAGES, each_stage, fuse
 from anvil.graph.describe import op_name

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
+import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
@@ -76,3 +78,30 @@ def assert_same_function(got: torch.Tensor, want: torch.Tensor) -> None:
     assert got.shape == want.shape, f"shape {tuple(got.shape)}, expected {tuple(want.shape)}"
     worst = (got - want).abs().max() / want.abs().max()
     assert worst < ROUNDING, f"largest difference {worst:.2e} of the largest value, expected below {ROUNDING}"
+
+
+def new_caches(program: GraphProgram, batch: int, capacity: int) -> tuple[torch.Tensor, ...]:
+    """Caches full of NaN: a slot that is read before it is written shows."""
+    return tuple(
+        torch.full((batch, spec.heads, capacity, spec.head_dim), torch.nan, dtype=spec.dtype) for spec in program.caches
+    )
+
+
+def run_chunks(program: GraphProgram, ids: torch.Tensor, chunks: list[int], capacity: int = 16) -> torch.Tensor:
+    """Logits of an incremental program that is given ``ids`` in pieces of these lengths."""
+    caches = new_caches(program, len(ids), capacity)
+    pieces, start = [], 0
+    for length in chunks:
+        past = torch.full((len(ids),), start)
+        pieces.append(run(program, ids[:, start : start + length], past, caches=caches))
+        start += length
+    return torch.cat(pieces, dim=1)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Tiny tensors gain nothing from threads, and lose much when other processes use the cores."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)

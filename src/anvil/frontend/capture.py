@@ -4,41 +4,21 @@ from __future__ import annotations
 
 import inspect
 import re
-import traceback
-import warnings
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
-from torch.export import Dim, ExportedProgram
+from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 
 import anvil.graph.ops  # noqa: F401  (registers torch.ops.anvil)
 from anvil.errors import InputError, UnsupportedError
+from anvil.frontend.export import Adapter, Dynamic, Ranges, export
 from anvil.graph.describe import describe_node
 from anvil.graph.program import GraphProgram
 from anvil.graph.symbolic import fake_copy, fake_mode, propagate
 
-Dynamic = Sequence[Mapping[int, str]]
-Ranges = Mapping[str, tuple[int, int | None]]
-
 _SMALLEST_EXAMPLE = 2  # torch.export takes an example size of 0 or 1 for a constant
-_TORCH_HOME = str(Path(torch.__file__).parent)
-
-
-class _Adapter(torch.nn.Module):
-    """Gives any callable the form the exporter wants: tensors in, a flat tuple of tensors out."""
-
-    def __init__(self, function: Callable[..., Any], kwargs: Mapping[str, Any], select: Callable[[Any], Any] | None):
-        super().__init__()
-        self.captured = function
-        self._kwargs = dict(kwargs)
-        self._select = select
-
-    def forward(self, *args: torch.Tensor) -> Any:
-        result = self.captured(*args, **self._kwargs)
-        return result if self._select is None else self._select(result)
 
 
 def capture(
@@ -71,9 +51,9 @@ def capture(
     sizes = {size for dims in dynamic for size in dims.values()}
     limits = {size: (ranges or {}).get(size, (1, None)) for size in sorted(sizes)}
 
-    adapter = _Adapter(function, kwargs or {}, select)
+    adapter = Adapter(function, kwargs or {}, select)
     # clones: the exporter would take two inputs that are one tensor for one input
-    exported = _export(adapter, name, tuple(example.clone() for example in example_inputs), dynamic, limits)
+    exported = export(adapter, name, tuple(example.clone() for example in example_inputs), dynamic, limits)
     _check_signature(exported, name)
     module, params, paths = _arguments_first(exported, names)
 
@@ -128,36 +108,6 @@ def _check_inputs(names: Sequence[str], examples: Sequence[torch.Tensor], dynami
                     f"capturing: dynamic size {size_name} is {first[1]} in {first[0]} and {size} in {name}, expected"
                     " equal sizes under one name"
                 )
-
-
-def _export(
-    adapter: _Adapter, name: str, examples: tuple[torch.Tensor, ...], dynamic: Dynamic, limits: Ranges
-) -> ExportedProgram:
-    dims = {size: Dim(size, min=low, max=high) for size, (low, high) in limits.items()}
-    shapes = tuple({dim: dims[size] for dim, size in per_input.items()} for per_input in dynamic)
-    try:
-        with torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the exporter's own deprecations, nothing the caller could act on
-            exported = torch.export.export(adapter, examples, dynamic_shapes=(shapes,), strict=False)
-            return exported.run_decompositions({})
-    except Exception as error:
-        raise _capture_error(name, error) from error
-
-
-def _capture_error(name: str, error: Exception) -> InputError | UnsupportedError:
-    frames = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith(_TORCH_HOME) and frame.filename != __file__
-    ]
-    where = f" at {frames[-1].filename}:{frames[-1].lineno}: {frames[-1].line}" if frames else ""
-    reason = str(error).strip().split("\n\n")[0]
-    if "Constraints violated" in str(error) or "specialized" in str(error):
-        return InputError(f"capturing {name!r}: a dynamic size is not free in this program{where}: {reason}")
-    return UnsupportedError(
-        f"capturing {name!r} failed{where}: {type(error).__name__}: {reason}. Expected a forward without"
-        " data-dependent control flow; rewrite that line with tensor operations"
-    )
 
 
 def _check_signature(exported: ExportedProgram, name: str) -> None:

@@ -32,20 +32,32 @@ class MaskRule:
         return f"causal{shift}" + (f", window {self.window}" if self.window is not None else "")
 
 
-def mask_rule(mask: Node, queries: int | torch.SymInt, keys: int | torch.SymInt, formulas: Formulas) -> MaskRule | None:
+Size = int | torch.SymInt
+
+
+def mask_rule(mask: Node, queries: Size, keys: Size, formulas: Formulas) -> MaskRule | None:
     """The rule that ``mask`` (bool, True is visible; or added to scores) follows; None if it is no such rule."""
     formula = formulas.of(mask)
     if formula is None:
         return None
-    rank = len(shape_of(mask))
-    query, key = index_symbol(rank - 2) if rank > 1 else sympy.Integer(0), index_symbol(rank - 1)
     visible, finite = _visible(formula, mask.meta["val"].dtype)
-    if visible is None:
-        return None
-    rule = _rule(visible, query, key, size_formula(queries), size_formula(keys))
+    rule = None if visible is None else _rule(visible, len(shape_of(mask)), size_formula(queries), size_formula(keys))
     if rule is None or (finite and not rule.every_row_sees):
         return None  # a finite penalty leaves a row without visible keys its softmax over all of them
     return rule
+
+
+def hidden_rule(hidden: Node, queries: Size, keys: Size, formulas: Formulas) -> MaskRule | None:
+    """The rule of a bool tensor that is True where a key is hidden."""
+    formula = formulas.of(hidden)
+    if not is_condition(formula):
+        return None
+    return _rule(sympy.Not(formula), len(shape_of(hidden)), size_formula(queries), size_formula(keys))
+
+
+def hides(value: object, dtype: torch.dtype) -> bool:
+    """Whether a number put in place of a score takes its key out of the softmax."""
+    return isinstance(value, (int, float)) and value <= 0.5 * torch.finfo(dtype).min
 
 
 def _visible(formula: sympy.Basic, dtype: torch.dtype) -> tuple[Boolean | None, bool]:
@@ -54,7 +66,6 @@ def _visible(formula: sympy.Basic, dtype: torch.dtype) -> tuple[Boolean | None, 
         return formula, False
     if not dtype.is_floating_point:
         return None, False
-    hidden_below = 0.5 * torch.finfo(dtype).min
     seen, before, finite = [], [], False
     pieces = formula.args if isinstance(formula, sympy.Piecewise) else [(formula, sympy.true)]
     for value, condition in pieces:
@@ -62,17 +73,16 @@ def _visible(formula: sympy.Basic, dtype: torch.dtype) -> tuple[Boolean | None, 
         before.append(condition)
         if value == 0:
             seen.append(here)
-        elif not (value.is_number and value.is_extended_real and value <= hidden_below):
+        elif not (value.is_number and value.is_extended_real and hides(float(value), dtype)):
             return None, False
         elif value != -sympy.oo:
             finite = True
     return sympy.Or(*seen), finite
 
 
-def _rule(
-    visible: Boolean, query: sympy.Expr, key: sympy.Expr, queries: sympy.Expr, keys: sympy.Expr
-) -> MaskRule | None:
+def _rule(visible: Boolean, rank: int, queries: sympy.Expr, keys: sympy.Expr) -> MaskRule | None:
     """Read a conjunction of linear conditions ``key <= query + a``, ``key >= query + b``; others must always hold."""
+    query, key = index_symbol(rank - 2) if rank > 1 else sympy.S.Zero, index_symbol(rank - 1)
     uppers: list[sympy.Expr] = []
     lowers: list[sympy.Expr] = []
     conditions = visible.args if isinstance(visible, sympy.And) else [visible]

@@ -13,6 +13,7 @@ from anvil.frontend.fuse.repeat_kv import FOLD_REPEAT_KV
 from anvil.frontend.fuse.rms_norm import FUSE_RMS_NORM
 from anvil.frontend.fuse.rope import FUSE_ROPE
 from anvil.frontend.fuse.swiglu import FUSE_SWIGLU
+from anvil.frontend.fuse.written_out_attention import FUSE_WRITTEN_OUT_ATTENTION
 from anvil.frontend.normalise.checks import DROP_CHECKS
 from anvil.frontend.normalise.constants import FOLD_CONSTANTS
 from anvil.frontend.normalise.noops import DROP_NOOPS
@@ -33,13 +34,22 @@ NORMALISE: tuple[GraphPass, ...] = (
     SHARE,
 )
 
+
+def _tidy(program: GraphProgram) -> None:
+    """Views and copies that fusion left behind."""
+    DROP_NOOPS.edit(program)
+    SHARE.edit(program)
+
+
 FUSE: tuple[GraphPass, ...] = (
     FUSE_LINEAR,
     FUSE_RMS_NORM,
     FUSE_ROPE,
     FUSE_ATTENTION,
+    FUSE_WRITTEN_OUT_ATTENTION,
     FOLD_REPEAT_KV,
     FUSE_SWIGLU,
+    GraphPass("tidy", _tidy),
     DROP_UNUSED,
 )
 

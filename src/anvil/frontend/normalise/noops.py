@@ -6,7 +6,7 @@ import torch
 from torch.fx import Node
 
 from anvil.graph.program import GraphProgram
-from anvil.graph.rewrite import INT_MAX, GraphPass, argument, by_target, same_shape, shape_of
+from anvil.graph.rewrite import INT_MAX, GraphPass, argument, by_target, is_call, same_shape, shape_of
 
 aten = torch.ops.aten
 
@@ -37,7 +37,17 @@ def _slice(program: GraphProgram, node: Node) -> Node | None:
 
 
 def _transpose(program: GraphProgram, node: Node) -> Node | None:
-    return node.args[0] if node.args[1] == node.args[2] else None
+    """Of a dimension with itself, or the second of two that cancel."""
+    source, *dims = node.args
+    if dims[0] == dims[1]:
+        return source
+    return source.args[0] if is_call(source, aten.transpose.int) and list(source.args[1:]) == dims else None
+
+
+def _squeeze(program: GraphProgram, node: Node) -> Node | None:
+    """Of the dimension that was inserted just before."""
+    source, dims = node.args
+    return source.args[0] if is_call(source, aten.unsqueeze.default) and list(dims) == [source.args[1]] else None
 
 
 def _permute(program: GraphProgram, node: Node) -> Node | None:
@@ -63,6 +73,7 @@ DROP_NOOPS = GraphPass(
             aten.alias.default: _operand,
             aten.clone.default: _operand,
             aten.detach.default: _operand,
+            aten.detach_.default: _operand,
             aten.contiguous.default: _operand,
             aten.lift_fresh_copy.default: _operand,
             aten._to_copy.default: _if_same_metadata,
@@ -71,6 +82,7 @@ DROP_NOOPS = GraphPass(
             aten.dropout.default: _dropout,
             aten.slice.Tensor: _slice,
             aten.transpose.int: _transpose,
+            aten.squeeze.dims: _squeeze,
             aten.permute.default: _permute,
             aten.mul.Tensor: _times_one,
             aten.div.Tensor: _times_one,

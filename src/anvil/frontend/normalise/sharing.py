@@ -22,17 +22,20 @@ def _key(item: Any) -> Any:
     return (type(item), repr(item))
 
 
+def _mutates(node: Node) -> bool:
+    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
+
+
 def _shareable(node: Node) -> bool:
-    target = node.target
-    if node.op != "call_function" or torch.Tag.nondeterministic_seeded in getattr(target, "tags", ()):
-        return False
-    return not (isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable)
+    random = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+    return node.op == "call_function" and not random and not _mutates(node)
 
 
 def _share(program: GraphProgram) -> None:
     first: dict[Any, Node] = {}
+    changing = {item for node in program.module.graph.nodes if _mutates(node) for item in node.all_input_nodes}
     for node in list(program.module.graph.nodes):
-        if _shareable(node):
+        if _shareable(node) and changing.isdisjoint(node.all_input_nodes):
             original = first.setdefault((node.target, _key(node.args), _key(node.kwargs)), node)
             if original is not node:
                 substitute(node, original)

@@ -79,6 +79,10 @@ def _cat(program: GraphProgram, node: Node) -> Node | None:
     return respell(node, aten.cat.default, list(node.args[0]), argument(node, "dim") % len(shape_of(node)))
 
 
+def _cast(program: GraphProgram, node: Node) -> Node | None:
+    return respell(node, aten._to_copy.default, node.args[0], dtype=node.meta["val"].dtype)
+
+
 def _mean(program: GraphProgram, node: Node) -> Node | None:
     source = node.args[0]
     rank = len(shape_of(source))
@@ -108,6 +112,10 @@ CANONICAL_SPELLING = GraphPass(
             aten.softmax.int: _softmax,
             aten.cat.default: _cat,
             aten.mean.dim: _mean,
+            aten.type_as.default: _cast,
+            aten.to.dtype: _cast,
+            aten.to.device: _cast,
+            aten.to.dtype_layout: _cast,
         }
     ),
 )
