@@ -52,5 +52,5 @@ def compiled(
 ) -> Lowered:
     """``function`` captured on ``examples`` and compiled; sizes named in ``dynamic`` may be anything from 0."""
     names = {name for dims in dynamic for name in dims.values()}
-    program = capture(function, examples, dynamic, ranges={name: (0, None) for name in names})
+    program = capture(lambda *inputs: function(*inputs), examples, dynamic, ranges={name: (0, None) for name in names})
     return Lowered(program, **options)

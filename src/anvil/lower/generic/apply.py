@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from anvil.kernels import mathlib
-from anvil.kernels.dsl import Val, splat
+from anvil.kernels.dsl import Val, cast, splat
 from anvil.lower.generic import halves
 from anvil.mlir import ir
 from anvil.targets.base import Target
 
-_CONVERSIONS: dict[tuple[str, str], Callable[[Val], Val]] = {
-    ("arith.extf", "bf16"): halves.widen_bf16,
-    ("arith.truncf", "bf16"): halves.narrow_bf16,
-    ("arith.extf", "f16"): halves.widen_f16,
-    ("arith.truncf", "f16"): halves.narrow_f16,
-}
+_HALVES = ("f16", "bf16")
+_WIDEN = {"f16": halves.widen_f16, "bf16": halves.widen_bf16}
+_NARROW = {"f16": halves.narrow_f16, "bf16": halves.narrow_bf16}
+_CONVERSIONS = ("arith.extf", "arith.truncf", "arith.sitofp", "arith.uitofp", "arith.fptosi")
 
 
 def apply(op: ir.Operation, arguments: list[Val], target: Target) -> Val:
@@ -32,10 +28,30 @@ def apply(op: ir.Operation, arguments: list[Val], target: Target) -> Val:
         if str(element) == "f64":
             raise NotImplementedError(f"{name} of f64: there is no implementation in double precision")
         return Val(mathlib.emit(name, arguments[0].ssa))
-    if op.name in ("arith.extf", "arith.truncf"):
-        half = str(element if name == "truncf" else arguments[0].element)
-        if half == "bf16" or (half == "f16" and not target.converts_f16):
-            return _CONVERSIONS[op.name, half](arguments[0])
-    kind = element if lanes is None else ir.VectorType.get([lanes], element)
+    if op.name in _CONVERSIONS and str(arguments[0].element) in _HALVES:
+        arguments = [_to_f32(arguments[0], target)]
+        if str(element) == "f32":
+            return arguments[0]
+    if op.name in _CONVERSIONS and str(element) in _HALVES:
+        wide = arguments[0] if str(arguments[0].element) == "f32" else _clone(op, arguments, "f32")
+        return _from_f32(wide, str(element), target)
+    return _clone(op, arguments, str(element))
+
+
+def _clone(op: ir.Operation, arguments: list[Val], element: str) -> Val:
+    """The operation with results of type ``element``, as many as the arguments have lanes."""
+    kind, lanes = ir.Type.parse(element), arguments[0].lanes if arguments else None
+    kind = kind if lanes is None else ir.VectorType.get([lanes], kind)
     attributes = {attribute: op.attributes[attribute] for attribute in op.attributes}
     return Val(ir.Operation.create(op.name, [kind], [value.ssa for value in arguments], attributes).result)
+
+
+def _to_f32(value: Val, target: Target) -> Val:
+    """A 16-bit float as f32. All its other conversions go through f32 too, as in PyTorch, whatever passes have made
+    of two conversions in a row."""
+    half = str(value.element)
+    return cast(value, "f32") if half == "f16" and target.converts_f16 else _WIDEN[half](value)
+
+
+def _from_f32(value: Val, half: str, target: Target) -> Val:
+    return cast(value, half) if half == "f16" and target.converts_f16 else _NARROW[half](value)

@@ -35,7 +35,7 @@ def generate(nest: Nest, target: Target, prefix: str) -> Kernel:
 
     edges = [] if nest.vector is None else [(f"d{nest.vector}", LANES)]
     kernel = define(_NAME, [operand.argument() for operand in operands] + scalar_arguments(nest), body, edges=edges)
-    name = f"{prefix}_{hashlib.sha256(kernel.mlir.encode()).hexdigest()[:12]}"
+    name = f"{prefix}_{hashlib.sha256(repr((kernel.params, kernel.mlir)).encode()).hexdigest()[:12]}"
     return replace(kernel, name=name, mlir=kernel.mlir.replace(f"@{_NAME}(", f"@{name}("))
 
 
