@@ -13,8 +13,11 @@ from anvil.runtime.native import NativeExecutor
 
 def as_bytes(tensor: torch.Tensor) -> memoryview:
     """The elements of ``tensor`` in row-major order; copies only what is not dense already."""
-    dense = tensor.detach().contiguous().reshape(-1)
-    return dense.view(torch.uint8).numpy().data if dense.numel() else memoryview(b"")
+    dense = tensor.detach().contiguous()
+    if not dense.numel():
+        return memoryview(b"")
+    # A dimension of size 1 may keep any stride in a contiguous tensor; the view as bytes wants 1.
+    return dense.as_strided((dense.numel(),), (1,)).view(torch.uint8).numpy().data
 
 
 class Memory:
