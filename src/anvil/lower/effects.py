@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from torch.fx import Node
 
@@ -37,7 +38,7 @@ def _changes(node: Node) -> list[Node]:
     return [value for parameter, value in pairs if parameter.alias_info and parameter.alias_info.is_write]
 
 
-def _root(node: Node) -> Node:
+def _root(node: Any) -> Node:
     """What a chain of views is a view of."""
     while node.op == "call_function" and node.target in (*REMAPS, *WINDOWS):
         node = node.args[0]

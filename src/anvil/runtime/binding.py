@@ -196,7 +196,7 @@ def _group(symbolic: list[tuple[int, str, sympy.Expr]], symbols: tuple[str, ...]
     """Words by type and the set of symbols they depend on; equal expressions are computed once."""
     alike: dict[tuple[frozenset[str], str], list[tuple[int, sympy.Expr]]] = {}
     for where, dtype, expr in symbolic:
-        alike.setdefault((frozenset(s.name for s in expr.free_symbols), dtype), []).append((where, expr))
+        alike.setdefault((frozenset(map(str, expr.free_symbols)), dtype), []).append((where, expr))
     groups = []
     for (names, dtype), entries in alike.items():
         unique = {expr: i for i, expr in enumerate(dict.fromkeys(expr for _, expr in entries))}

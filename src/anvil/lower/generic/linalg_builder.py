@@ -177,7 +177,7 @@ class _Builder:
         over = tuple(sorted(self.nest.reduced))
         if len(step.operands) > 1:
             return self._generic(list(step.operands), initial, step.loops, over, body)
-        (operand,) = step.operands
+        operand = step.operands[0]
         loops = self.nest.steps[operand].loops
         operation = linalg.ReduceOp(
             [initial.type], [self.tensors[operand]], [initial], [loops.index(loop) for loop in over]
