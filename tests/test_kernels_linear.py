@@ -35,7 +35,7 @@ def around_tiles(target: targets.Target) -> list[tuple[int, int, int]]:
         edges.setdefault(name, size)
     m, n, k = edges["M"], edges["N"], edges["K"]
     return [
-        *((1, columns, 5) for columns in (1, n - 1, n, n + 1, 4 * n, 7 * n - 3)),
+        *((1, columns, 5) for columns in (1, n - 1, n, n + 1, 5 * n - 3)),
         *((rows, n + 3, 9) for rows in (2, m - 1, m, m + 1, 2 * m + 1)),
         *((m + 3, 2 * n - 1, depth) for depth in (0, 1, k - 1, k, k + 1, 2 * k + 5)),
         *((1, n, depth) for depth in (0, 1, 2 * k + 5)),

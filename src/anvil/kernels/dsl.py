@@ -313,9 +313,27 @@ class Ref:
         else:
             vector.maskedstore(self.ssa, place, mask.ssa, value.ssa)
 
-    def prefetch(self, *at: Val | int) -> None:
-        """Hint that the line at ``at`` will be read soon. Never faults, wherever it points."""
-        memref_dialect.PrefetchOp(self.ssa, [index(i).ssa for i in at], False, 3, True)
+    def at(self, *offsets: Val | int, rank: int) -> Ref:
+        """The part of this memref from ``offsets`` on, its address computed once; the last ``rank`` axes are kept.
+
+        ``w.at(p, k, rank=1).load(3)`` is ``w.load(p, k, 3)``.
+        """
+        kind, dynamic = self.ssa.type, ir.ShapedType.get_dynamic_size()
+        starts = [*offsets, *[0] * (kind.rank - len(offsets))]
+        sizes: list[Val | int] = []
+        for axis, (start, size) in enumerate(zip(starts, kind.shape, strict=True)):
+            whole = isinstance(start, int) and start == 0 and size != dynamic
+            sizes.append(1 if axis < kind.rank - rank else size if whole else self.dim(axis) - start)
+        strides = kind.get_strides_and_offset()[0][-rank:]
+        layout = ir.StridedLayoutAttr.get(ir.ShapedType.get_dynamic_stride_or_offset(), strides)
+        shape = [dynamic if isinstance(size, Val) else size for size in sizes[-rank:]]
+        result = ir.MemRefType.get(shape, kind.element_type, layout)
+        steps = [1] * kind.rank
+        return Ref(memref_dialect.subview(self.ssa, _mixed(starts), _mixed(sizes), steps, result_type=result))
+
+
+def _mixed(values: Sequence[Val | int]) -> list[ir.Value | int]:
+    return [value.ssa if isinstance(value, Val) else value for value in values]
 
 
 def stack(dtype: str, *shape: int) -> Ref:

@@ -104,6 +104,22 @@ def each_vector(first: Val | int, last: Val, body: Callable[[Val, Val | None], N
         body(whole, first_lanes(last - whole, lanes))
 
 
+def unrolled(count: Val, times: int, carry: Carried, step: Callable[[Val, int, Carried], Carried]) -> Carried:
+    """Fold ``step(base, offset, carry)`` over base + offset = 0 .. count-1, ``times`` steps in one turn of the loop.
+
+    For loops whose body is so short that counting and addressing would cost as much as the work.
+    """
+    whole = count - count % times
+    with for_(0, whole, times, carry=carry) as loop:
+        values = loop.carry
+        for offset in range(times):
+            values = step(loop.index, offset, values)
+        loop.next(values)
+    with for_(whole, count, carry=loop.results) as rest:
+        rest.next(step(rest.index, 0, rest.carry))
+    return rest.results
+
+
 def in_pieces(first: Val | int, last: Val, size: int, body: Callable[[Val, int], None]) -> None:
     """Cover ``range(first, last)``: emit ``body(start, size)`` in a loop, then the rest in falling powers of two."""
     first = index(first)

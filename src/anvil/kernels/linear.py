@@ -5,8 +5,8 @@ x: f32 [M, K]; w: f32 [P, K, width] packed from [N, K] (:mod:`anvil.kernels.pane
 Every output is one chain of fused multiply-adds over k = 0, 1, .., K-1 that starts at its bias or 0. Both schedules
 keep that order, so a row's bits depend neither on M nor on the target nor on the number of threads:
 
-* M = 1, a matrix-vector product limited by memory: panels are split over threads; a thread streams ``_STREAMS`` panels
-  at a time, so that there are enough independent chains and enough reads under way.
+* M = 1, a matrix-vector product limited by memory: panels are split over threads, so that a thread reads its part of
+  the weights as one stream, in order. (Several streams at a time and software prefetch were measured: no faster.)
 * M > 1: panels are split over threads (rows too, if there are more threads than panels). A block of x, ``_BLOCK_K``
   columns wide, is copied to the stack and stays in the first-level cache while the weights of that k-block pass by;
   a tile of ``gemm_tile`` accumulators lives in registers. Between k-blocks the accumulators rest in y.
@@ -21,15 +21,31 @@ from dataclasses import dataclass
 
 from anvil.kernels.base import Kernel
 from anvil.kernels.define import define, memref
-from anvil.kernels.dsl import LANES, Ref, Val, const, eq, first_lanes, fma, greater, index, lesser, splat, stack
-from anvil.kernels.flow import choose, each_vector, for_, if_, if_else, in_pieces, my_range
+from anvil.kernels.dsl import (
+    LANES,
+    Ref,
+    Val,
+    ceil_div,
+    const,
+    eq,
+    first_lanes,
+    fma,
+    greater,
+    index,
+    lesser,
+    splat,
+    stack,
+)
+from anvil.kernels.flow import choose, each_vector, for_, if_, if_else, in_pieces, my_range, unrolled
 from anvil.kernels.panel import Panel, panel_of
 from anvil.targets.base import Target
 
-_STREAMS = 4  # panels a matrix-vector product reads at a time
-_BLOCK_K = 128  # columns of x copied to the stack at a time
+_BLOCK_K = 256  # columns of x copied to the stack at a time, at most
+_GROUP = 512 << 10  # bytes of weights of one k-block that stay in the second-level cache while rows of x pass by
+_UNROLL = 4  # steps of k in one turn of a loop, at most
+_VALUES = 32  # elements of x that one turn of a loop may hold
 _STACK = 16 << 10  # bytes of stack a kernel may use
-Accumulators = list[list[Val]]  # [row or stream][vector]
+Accumulators = list[list[Val]]  # [row][vector]
 
 
 @dataclass(frozen=True)
@@ -68,47 +84,59 @@ def build(target: Target, has_bias: bool = False) -> Kernel:
         *([memref("bias", "in", "f32", 1)] if has_bias else []),
         memref("y", "out", "f32", 2),
     ]
-    edges = [("N", panel.width), ("N", _STREAMS * panel.width), ("M", tile_rows), ("K", _BLOCK_K)]
+    edges = [("N", panel.width), ("M", tile_rows), ("K", _BLOCK_K)]
     return define("linear_bias" if has_bias else "linear", arguments, product if has_bias else plain, edges=edges)
 
 
 def _matrix_vector(o: _Operands, tid: Val, nthreads: Val) -> None:
-    def stream(start: Val, count: int) -> None:
-        panels = [start + offset for offset in range(count)]
-        with for_(0, o.x.dim(1), carry=[_start(o, panel) for panel in panels]) as loop:
-            value = splat(o.x.load(0, loop.index), o.panel.lanes)
-            weights = [o.panel.load(o.w, panel, loop.index) for panel in panels]
-            loop.next([_multiply_add(value, row, chain) for row, chain in zip(weights, loop.carry, strict=True)])
-        for panel, chain in zip(panels, loop.results, strict=True):
-            _store(o, [chain], index(0), panel)
+    with for_(*my_range(o.w.dim(0), tid, nthreads)) as panel:
 
-    first, last = my_range(o.w.dim(0), tid, nthreads)
-    in_pieces(first, last, _STREAMS, stream)
+        def step(k: Val, offset: int, chain: list[Val], panel: Val = panel.index) -> list[Val]:
+            value = splat(o.x.at(0, k, rank=1).load(offset), o.panel.lanes)
+            return _multiply_add(value, o.panel.load(o.w.at(panel, k, rank=2), offset), chain)
+
+        _store(o, [unrolled(o.x.dim(1), _UNROLL, _start(o, panel.index), step)], index(0), panel.index)
 
 
 def _matrix_matrix(o: _Operands, block: Ref, block_rows: int, tile_rows: int, tid: Val, nthreads: Val) -> None:
     across = lesser(nthreads, greater(o.w.dim(0), index(1)))
     down = nthreads // across
+    step = _balanced(o.x.dim(1), _BLOCK_K)
+    most = _GROUP // (4 * _BLOCK_K * o.panel.width)
     with if_(tid < across * down):
         first_panel, last_panel = my_range(o.w.dim(0), tid % across, across)
         first_row, last_row = my_range(o.x.dim(0), tid // across, down)
-        _initialise(o, first_row, last_row, first_panel, last_panel)
-        with for_(0, o.x.dim(1), _BLOCK_K) as k, for_(first_row, last_row, block_rows) as m:
-            depth = lesser(o.x.dim(1) - k.index, index(_BLOCK_K))
+        group = _balanced(last_panel - first_panel, most)
+        with (
+            for_(first_panel, last_panel, group) as first,
+            for_(0, greater(o.x.dim(1), index(1)), step) as k,
+            for_(first_row, last_row, block_rows) as m,
+        ):
+            depth = lesser(o.x.dim(1) - k.index, step)
             count = lesser(last_row - m.index, index(block_rows))
             _copy_block(o.x, block, m.index, count, k.index, depth)
-            with for_(first_panel, last_panel) as panel:
+            with for_(first.index, lesser(first.index + group, last_panel)) as panel:
 
-                def tile(start: Val, rows: int, panel: Val = panel.index) -> None:
-                    place = [m.index + start + row for row in range(rows)]
-                    with for_(0, depth, carry=_load(o, place, panel)) as loop:
-                        weights = o.panel.load(o.w, panel, k.index + loop.index)
-                        values = [splat(block.load(start + row, loop.index), o.panel.lanes) for row in range(rows)]
-                        chains = zip(values, loop.carry, strict=True)
-                        loop.next([_multiply_add(value, weights, chain) for value, chain in chains])
-                    _store(o, loop.results, place[0], panel)
+                def tile(line: Val, rows: int, panel: Val = panel.index) -> None:
+                    place = [m.index + line + row for row in range(rows)]
+                    start = [_start(o, panel)] * rows
+                    so_far = choose(eq(k.index, 0), lambda: start, lambda: _load(o, place, panel, start), start)
+
+                    def step(base: Val, offset: int, chains: Accumulators) -> Accumulators:
+                        weights = o.panel.load(o.w.at(panel, k.index + base, rank=2), offset)
+                        x = block.at(line, base, rank=2)
+                        values = [splat(x.load(row, offset), o.panel.lanes) for row in range(rows)]
+                        return [_multiply_add(value, weights, c) for value, c in zip(values, chains, strict=True)]
+
+                    _store(o, unrolled(depth, min(_UNROLL, _VALUES // rows), so_far, step), place[0], panel)
 
                 in_pieces(0, count, tile_rows, tile)
+
+
+def _balanced(count: Val, most: int) -> Val:
+    """The size of the fewest equal parts of ``count`` that are not larger than ``most``; at least 1."""
+    parts = greater(ceil_div(count, most), index(1))
+    return greater(ceil_div(count, parts), index(1))
 
 
 def _multiply_add(value: Val, weights: list[Val], chain: list[Val]) -> list[Val]:
@@ -125,19 +153,6 @@ def _start(o: _Operands, panel: Val) -> list[Val]:
     return [o.bias.load(c, lanes=o.panel.lanes, mask=mask) for c, mask in zip(columns, masks, strict=True)]
 
 
-def _initialise(o: _Operands, first_row: Val, last_row: Val, first_panel: Val, last_panel: Val) -> None:
-    """Set this thread's part of y to the bias, or 0."""
-    last_column = lesser(last_panel * o.panel.width, o.outputs)
-    with for_(first_row, last_row) as row:
-
-        def fill(column: Val, mask: Val | None) -> None:
-            zero = const(0.0, "f32", lanes=LANES)
-            value = zero if o.bias is None else o.bias.load(column, lanes=LANES, mask=mask)
-            o.y.store(value, row.index, column, mask=mask)
-
-        each_vector(first_panel * o.panel.width, last_column, fill)
-
-
 def _copy_block(x: Ref, block: Ref, row: Val, rows: Val, column: Val, columns: Val) -> None:
     with for_(0, rows) as line:
 
@@ -147,10 +162,9 @@ def _copy_block(x: Ref, block: Ref, row: Val, rows: Val, column: Val, columns: V
         each_vector(0, columns, move)
 
 
-def _load(o: _Operands, rows: list[Val], panel: Val) -> Accumulators:
+def _load(o: _Operands, rows: list[Val], panel: Val, like: Accumulators) -> Accumulators:
     """y at ``rows`` and the columns of ``panel``; what lies beyond N is undefined."""
     column = panel * o.panel.width
-    zeros = [[const(0.0, "f32", lanes=o.panel.lanes)] * o.panel.vectors] * len(rows)
 
     def partial() -> Accumulators:
         with for_(0, index(len(rows))) as row, for_(0, o.outputs - column) as j:
@@ -161,7 +175,7 @@ def _load(o: _Operands, rows: list[Val], panel: Val) -> Accumulators:
         offsets = [column + vector * o.panel.lanes for vector in range(o.panel.vectors)]
         return [[o.y.load(row, offset, lanes=o.panel.lanes) for offset in offsets] for row in rows]
 
-    return choose(column + o.panel.width <= o.outputs, whole, partial, like=zeros)
+    return choose(column + o.panel.width <= o.outputs, whole, partial, like)
 
 
 def _store(o: _Operands, values: Accumulators, first_row: Val, panel: Val) -> None:
