@@ -165,28 +165,3 @@ def test_arguments_that_describe_no_program_are_refused(examples, dynamic, messa
 def test_an_output_that_is_no_tensor_is_refused():
     with pytest.raises(UnsupportedError, match="is not a tensor"):
         capture(lambda x: (x, 3), (MATRIX,))
-
-
-def test_conversions_that_change_nothing_leave_no_trace():
-    class Convert(torch.nn.Module):
-        def forward(self, x):
-            return x.to(torch.float32).to(torch.float64) + x.to("cpu").type(torch.float64)
-
-    program = capture(Convert(), (torch.ones(3),), ({0: "N"},))
-    (copy, again) = program.module.graph.find_nodes(op="call_function", target=torch.ops.aten._to_copy.default)
-    assert copy.args == again.args
-    x = torch.randn(5)
-    assert torch.equal(program.module(x)[0], x.double() * 2)
-
-
-def test_in_place_operations_on_intermediates_are_made_functional():
-    class InPlace(torch.nn.Module):
-        def forward(self, x):
-            y = x * 2
-            y[:, 1:] += 1
-            return y.relu_()
-
-    program = capture(InPlace(), (torch.randn(3, 4),), ({0: "M"},))
-    assert not [n for n in program.module.graph.nodes if n.op == "call_function" and n.target._schema.is_mutable]
-    x = torch.randn(5, 4)
-    assert torch.equal(program.module(x)[0], InPlace()(x))

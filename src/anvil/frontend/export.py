@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch._decomp import _should_decompose_because_unsafe_op
 from torch.export import Dim, ExportedProgram
 from torch.fx.proxy import TracerBase
 
@@ -93,7 +94,8 @@ def _is_functional(graph: torch.fx.Graph) -> bool:
         schema = node.target._schema
         composite = torch._C._dispatch_has_kernel_for_dispatch_key(node.target.name(), "CompositeImplicitAutograd")
         aliases = composite and any(parameter.alias_info for parameter in schema.arguments)
-        if (schema.is_mutable or aliases) and node.target not in COMPOSITE_VIEWS:
+        hidden_effect = _should_decompose_because_unsafe_op(node.target)  # batch norms that update their statistics
+        if (schema.is_mutable or aliases or hidden_effect) and node.target not in COMPOSITE_VIEWS:
             return False
     return True
 
