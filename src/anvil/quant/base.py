@@ -1,8 +1,12 @@
-"""What a quantisation mode is: how weights are packed and which kernels read them. One file per mode holds ``MODE``."""
+"""What a quantisation mode is: numbers, how they are packed, and which kernels read them. One file per mode.
+
+Three steps, each with its own test: ``quantise`` decides the integers and scales, ``pack`` lays them out for a target
+without changing one, and the kernels compute with exactly what ``dequantise`` says they mean.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -22,19 +26,45 @@ class PackedTensor:
 
 
 @dataclass(frozen=True)
+class Quantised:
+    """A weight [N, K] as integers, scales, zero points: ``parts`` by name, each [N, blocks, elements per block].
+
+    They are what a file of the format holds, before any layout of a target. The last block may be padded.
+    """
+
+    shape: tuple[int, int]
+    parts: Mapping[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
 class QuantMode:
     """A quantisation mode. Weights are [N, K]: N outputs (or vocabulary entries), K inputs.
 
-    ``tensors(N, K, target)`` says what a packed weight consists of (the weight itself, scales, ...), in the order in
-    which the kernels of ``build_linear`` and ``build_embedding`` take them; ``pack(weight, target)`` makes them, by
-    parameter name; ``unpack(packed, N, target)`` gives back f32 [N, K], the values the kernels compute with.
+    ``tensors(N, K, target)`` says what a packed weight consists of, in the order in which kernels take it; ``pack`` of
+    a :class:`Quantised` makes these tensors by name and ``unpack(packed, (N, K), target)`` is its inverse.
+    ``quantise`` takes a weight of any float type; ``dequantise`` gives f64 [N, K], exact: what goldens compute with.
     ``build_linear(target, has_bias)`` takes x [M, K], the packed tensors, (bias [N],) and y [M, N];
-    ``build_embedding(target)`` takes ids [M], the packed tensors and y [M, K].
+    ``build_embedding(target)`` takes ids [M], the packed tensors and y [M, K]. ``unit`` is the largest relative
+    rounding of a weight between ``dequantise`` and the number that a kernel multiplies with.
     """
 
     name: str
+    quantise: Callable[[torch.Tensor], Quantised]
+    dequantise: Callable[[Quantised], torch.Tensor]
     tensors: Callable[[int, int, Target], tuple[PackedTensor, ...]]
-    pack: Callable[[torch.Tensor, Target], dict[str, torch.Tensor]]
-    unpack: Callable[[dict[str, torch.Tensor], int, Target], torch.Tensor]
+    pack: Callable[[Quantised, Target], dict[str, torch.Tensor]]
+    unpack: Callable[[Mapping[str, torch.Tensor], tuple[int, int], Target], Quantised]
     build_linear: Callable[[Target, bool], Kernel]
     build_embedding: Callable[[Target], Kernel]
+
+    def nbytes(self, outputs: int, inputs: int, target: Target) -> int:
+        """Bytes of a packed weight [N, K]."""
+        from anvil.dtypes import itemsize
+
+        total = 0
+        for piece in self.tensors(outputs, inputs, target):
+            count = 1
+            for size in piece.shape:
+                count *= size
+            total += count * itemsize(piece.dtype)
+        return total

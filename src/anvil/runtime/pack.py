@@ -29,6 +29,6 @@ def packer(mode_name: str, target: Target) -> Pack:
                 f"packing weight {buffer.name}: layout={buffer.layout}, but quant={mode_name} on {target.name} "
                 f"makes {sorted(layouts)}"
             )
-        return mode.pack(weight, target)[layouts[buffer.layout]]
+        return mode.pack(mode.quantise(weight), target)[layouts[buffer.layout]]
 
     return pack

@@ -1,0 +1,49 @@
+"""q4_0: 32 weights share a scale d (f16); a weight is d (code - 8), its code 0 .. 15. GGUF's blocks of that name.
+
+Kernels get the code minus 8 as a two's complement nibble (one bit is flipped, nothing is rounded), sum (code - 8) x and
+multiply by d once per block, so the codes enter as exact integers. Activations are f32.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from anvil.kernels.bits import from_f16, signed_bits, top_bits
+from anvil.kernels.blocks import BlockFormat, Field, Swift, small_float
+from anvil.quant.base import Quantised
+from anvil.quant.blob import as_dtype, block_mode, flattened, padded_blocks
+
+FORMAT = BlockFormat(
+    name="q4_0",
+    block=32,
+    group=32,
+    step=8,
+    fields=(Field("codes", 4, 32), Field("scale", 16)),
+    parameters=lambda at: from_f16(at.row("scale"), at.target),
+    codes=lambda at, step: at.row("codes", step),
+    value=lambda word, k, scale: small_float(signed_bits(word, 4 * k, 4)),
+    scale=lambda scale: scale,
+    swift=Swift(
+        value=lambda word, k, scale: small_float(top_bits(word, 4 * k, 4)),
+        scale=lambda scale: scale * 2.0**-28,
+    ),
+)
+
+
+def quantise(weight: torch.Tensor) -> Quantised:
+    """d maps the weight of largest magnitude to code 0; codes are rounded half to even and saturate."""
+    blocks = padded_blocks(weight, FORMAT.block)
+    peak = blocks.gather(2, blocks.abs().argmax(dim=2, keepdim=True))
+    scale = (peak / -8).half()
+    codes = (blocks / scale.float()).nan_to_num_(0, 0, 0).round_().clamp_(-8, 7)
+    return Quantised(
+        (weight.shape[0], weight.shape[1]), {"codes": (codes.to(torch.int8) & 15).to(torch.uint8), "scale": scale}
+    )
+
+
+def dequantise(weight: Quantised) -> torch.Tensor:
+    signed = ((weight.parts["codes"].to(torch.int8) ^ 8) - 8).double()
+    return flattened(signed * as_dtype(weight.parts, "scale", torch.float16).double(), weight.shape)
+
+
+MODE = block_mode("q4_0", FORMAT, quantise, dequantise)

@@ -1,0 +1,139 @@
+"""Kernels over quantised weights, every mode on every target: against the same integers and scales, dequantised."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from kernel_bench import TARGETS, U32, KernelBench, assert_targets_agree, assert_within, bench, poison
+
+from anvil import quant, targets
+from anvil.kernels.panel import panel_of
+from anvil.quant import QuantMode
+
+MODES = [name for name in quant.modes() if name != "fp32"]  # tests/test_kernels_linear.py
+#: What the first weights of a block of 32 must be so that the mode's scale is 1 and small integers are exact.
+EXTREMES = {
+    "q4_0": (-8,),
+    "q4_1": (-7, 8),
+    "q8_0": (127,),
+    "w8": (127,),
+    "w4-g32": (7,),
+    "w4-g128": (7,),
+    "w4-g32z": (-7, 8),
+    "w4-g128z": (-7, 8),
+}
+
+
+@pytest.fixture(params=TARGETS)
+def machine(request: pytest.FixtureRequest) -> KernelBench:
+    return bench(request.param)
+
+
+@pytest.fixture(params=MODES)
+def mode(request: pytest.FixtureRequest) -> QuantMode:
+    return quant.get(request.param)
+
+
+def normal(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float32)
+
+
+def integers(*shape: int) -> np.ndarray:
+    return np.random.default_rng(shape).integers(-7, 8, shape).astype(np.float32)
+
+
+def exact_weight(mode: QuantMode, outputs: int, inputs: int) -> np.ndarray:
+    """Small integers that the mode holds exactly."""
+    w = integers(outputs, inputs)
+    for place, extreme in enumerate(EXTREMES.get(mode.name, ())):
+        w[:, place::32] = extreme
+    return w
+
+
+def packed(mode: QuantMode, w: np.ndarray, target: targets.Target) -> list[np.ndarray]:
+    made = mode.pack(mode.quantise(torch.from_numpy(w)), target)
+    return [made[piece.name].numpy() for piece in mode.tensors(*w.shape, target)]
+
+
+def dequantised(mode: QuantMode, w: np.ndarray) -> np.ndarray:
+    return mode.dequantise(mode.quantise(torch.from_numpy(w))).numpy()
+
+
+def bound(x: np.ndarray, w: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """NUMERICS: the matrix product's, plus one rounding of each weight for modes that round it to f32."""
+    contraction = np.abs(x).astype(np.float64) @ np.abs(w).T
+    return U32 * np.abs(y) + (4 * np.sqrt(x.shape[1]) + 1) * U32 * contraction
+
+
+@pytest.mark.parametrize("has_bias", [False, True], ids=["plain", "bias"])
+def test_linear_is_exact_on_small_integers(machine: KernelBench, mode: QuantMode, has_bias: bool) -> None:
+    kernel, width = mode.build_linear(machine.target, has_bias), panel_of(machine.target).width
+    sizes = [(1, width - 1, 96), (1, 3 * width + 1, 64), (3, width + 1, 160), (29, 2 * width, 128), (0, 3, 32)]
+    for rows, outputs, inputs in sizes:
+        x, w, bias = integers(rows, inputs), exact_weight(mode, outputs, inputs), integers(outputs)
+        assert (dequantised(mode, w) == w).all()
+        extra = (bias,) if has_bias else ()
+        arguments = (x, *packed(mode, w, machine.target), *extra, poison(rows, outputs + 1)[:, :outputs])
+        y = machine.run(kernel, *arguments, threads=3)
+        assert (y == x @ w.T + (bias if has_bias else 0)).all(), (rows, outputs, inputs)
+
+
+@pytest.mark.parametrize("rows", [1, 7])
+@pytest.mark.parametrize("inputs", [0, 1, 31, 33, 40, 63, 100, 129, 300])
+def test_linear_is_within_its_bound(machine: KernelBench, mode: QuantMode, rows: int, inputs: int) -> None:
+    x, w = normal(rows, inputs), normal(21, inputs, seed=1)
+    y = machine.run(mode.build_linear(machine.target, False), x, *packed(mode, w, machine.target), poison(rows, 21))
+    golden = x.astype(np.float64) @ dequantised(mode, w).T
+    assert_within(y, golden, bound(x, dequantised(mode, w), golden))
+
+
+def test_a_row_does_not_depend_on_how_many_there_are(machine: KernelBench, mode: QuantMode) -> None:
+    x, w = normal(33, 140), packed(mode, normal(40, 140), machine.target)
+    kernel = mode.build_linear(machine.target, False)
+    together = machine.run(kernel, x, *w, poison(33, 40), threads=2)
+    for row in (0, 13, 32):
+        alone = machine.run(kernel, x[row : row + 1], *w, poison(1, 40))
+        assert alone.tobytes() == together[row : row + 1].tobytes()
+
+
+@pytest.mark.parametrize("rows", [1, 17])
+def test_all_targets_agree_to_the_bit(mode: QuantMode, rows: int) -> None:
+    x, w, bias = normal(rows, 150), normal(70, 150), normal(70)
+    assert_targets_agree(
+        lambda target: mode.build_linear(target, True),
+        lambda target: (x, *packed(mode, w, target), bias, poison(rows, 70)),
+    )
+
+
+@pytest.mark.parametrize("size", [1e-38, 1e25, 1e34])
+def test_inputs_near_the_ends_of_the_range_stay_finite(machine: KernelBench, mode: QuantMode, size: float) -> None:
+    """The way a row is computed must not overflow, or lose small numbers, where the result would not."""
+    x = np.full((1, 64), size, np.float32)
+    w = np.zeros((3, 64), np.float32)
+    w[:, 0] = (1, 0.5, -1)
+    y = machine.run(mode.build_linear(machine.target, False), x, *packed(mode, w, machine.target), poison(1, 3))
+    golden = x.astype(np.float64) @ dequantised(mode, w).T
+    assert_within(y, golden, bound(x, dequantised(mode, w), golden))
+
+
+def test_special_values_pass_through(machine: KernelBench, mode: QuantMode) -> None:
+    x = np.ones((3, 64), np.float32)
+    x[0, 5], x[1, 5], x[2, 5] = np.nan, np.inf, -np.inf
+    w = exact_weight(mode, 3, 64)
+    w[:, 5] = 3
+    for rows in (slice(0, 1), slice(1, 2), slice(0, 3)):
+        arguments = (x[rows], *packed(mode, w, machine.target), poison(len(x[rows]), 3))
+        y = machine.run(mode.build_linear(machine.target, False), *arguments)
+        want = np.repeat(np.array([np.nan, np.inf, -np.inf], np.float32)[rows], 3).reshape(-1, 3)
+        np.testing.assert_array_equal(y, want)
+
+
+def test_the_embedding_reads_the_packed_table(machine: KernelBench, mode: QuantMode) -> None:
+    width = panel_of(machine.target).width
+    table = normal(40, 100)
+    ids = np.array([0, 39, width, width - 1, -1, 10**6])
+    arguments = (ids, *packed(mode, table, machine.target), poison(6, 100))
+    y = machine.run(mode.build_embedding(machine.target), *arguments, threads=2)
+    assert_within(y[:4], dequantised(mode, table)[ids[:4]], U32 * np.abs(dequantised(mode, table)[ids[:4]]))
+    assert np.isnan(y[4:]).all()
