@@ -71,7 +71,7 @@ def _visible(formula: sympy.Basic, dtype: torch.dtype) -> tuple[Boolean | None, 
     for value, condition in pieces:
         here = sympy.And(condition, *(sympy.Not(earlier) for earlier in before))
         before.append(condition)
-        if value == 0:
+        if value.is_zero:
             seen.append(here)
         elif not (value.is_number and value.is_extended_real and hides(float(value), dtype)):
             return None, False
