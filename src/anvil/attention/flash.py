@@ -1,6 +1,6 @@
 """Attention for prefill, blocked over queries and keys with an online softmax (:mod:`anvil.attention.online`).
 
-A unit of work is one head's tile of 16 or 32 neighbouring queries, which lie side by side in the lanes of a vector:
+A unit of work is one head's tile of 16 neighbouring queries, which lie side by side in the lanes of a vector:
 scores, maxima, weights and sums of all queries of the tile then need no operation across lanes. q is transposed onto
 the stack (once if D <= ``_DEPTH``, else per block of keys); keys and values are read as they lie in memory; y holds the
 unnormalised output between blocks. Units are dealt to threads in turn, as causal tiles grow along the sequence.
@@ -19,6 +19,7 @@ from anvil.attention.online import KEYS, PARTIAL_SUMS, join
 from anvil.kernels.base import Kernel
 from anvil.kernels.define import define
 from anvil.kernels.dsl import (
+    LANES,
     Ref,
     Val,
     cast,
@@ -34,11 +35,12 @@ from anvil.kernels.dsl import (
     splat,
     stack,
 )
-from anvil.kernels.flow import choose, each_vector, for_, if_, in_pieces
+from anvil.kernels.flow import choose, each_vector, for_, if_, in_pieces, unrolled
 from anvil.kernels.mathlib.exponential import exp
 from anvil.targets.base import Target
 
 _DEPTH = 128  # components of q held transposed at a time
+_UNROLL = 4  # components taken in one turn of a loop
 
 
 @dataclass(frozen=True)
@@ -51,11 +53,10 @@ class _Unit:
     y: Ref
     scale: Val
     visibility: Visibility
-    wide: int  # queries of a whole tile
     tile_rows: int  # keys or queries whose chains are held in registers at a time
-    transposed: Ref  # [_DEPTH][wide] of q
-    scores: Ref  # [KEYS][wide]
-    row: Ref  # [wide]
+    transposed: Ref  # [_DEPTH][LANES] of q
+    scores: Ref  # [KEYS][LANES]
+    row: Ref  # [LANES]
     batch: Val
     head: Val
     kv_head: Val
@@ -70,27 +71,27 @@ class _Unit:
 
 @functools.cache
 def build(target: Target, visibility: Visibility = Visibility()) -> Kernel:  # noqa: B008 (frozen)
-    wide, tile_rows = (32, 8) if target.lanes(32) >= 16 else (16, 4)
+    tile_rows = 8 if target.lanes(32) >= LANES else 4
 
     def body(q: Ref, k: Ref, v: Ref, past: Ref, y: Ref, scale: Val, tid: Val, nthreads: Val) -> None:
-        tiles = stack("f32", _DEPTH, wide), stack("f32", KEYS, wide), stack("f32", wide)
-        heads, per_head = q.dim(1), ceil_div(q.dim(2), wide)
+        tiles = stack("f32", _DEPTH, LANES), stack("f32", KEYS, LANES), stack("f32", LANES)
+        heads, per_head = q.dim(1), ceil_div(q.dim(2), LANES)
         with for_(tid, q.dim(0) * heads * per_head, nthreads) as unit:
             batch, head = unit.index // per_head // heads, unit.index // per_head % heads
             kv_head = head // (heads // k.dim(1))
-            first = unit.index % per_head * wide
+            first = unit.index % per_head * LANES
             position = cast(past.load(batch), "index") + first
-            count = lesser(q.dim(2) - first, index(wide))
+            count = lesser(q.dim(2) - first, index(LANES))
             place = (batch, head, kv_head, first, count, position)
-            _attend(_Unit(q, k, v, y, scale, visibility, wide, tile_rows, *tiles, *place))
+            _attend(_Unit(q, k, v, y, scale, visibility, tile_rows, *tiles, *place))
 
-    edges = [("S", wide), ("T", KEYS), ("D", wide), ("D", _DEPTH)]
+    edges = [("S", LANES), ("T", KEYS), ("D", LANES), ("D", _DEPTH)]
     return define("attention_flash" + visibility.suffix, arguments(), body, edges=edges)
 
 
 def _attend(u: _Unit) -> None:
     def clear(query: Val, column: Val, mask: Val | None) -> None:
-        u.y.store(const(0.0, "f32", lanes=u.wide), u.batch, u.head, u.first + query, column, mask=mask)
+        u.y.store(const(0.0, "f32", lanes=LANES), u.batch, u.head, u.first + query, column, mask=mask)
 
     _each_row_vector(u, clear)
     depth = u.q.dim(3)
@@ -98,7 +99,7 @@ def _attend(u: _Unit) -> None:
         _transpose(u, index(0), depth)
     first_key, _ = u.limits(index(0))
     _, last_key = u.limits(u.count - 1)
-    start = [const(-inf, "f32", lanes=u.wide), const(0.0, "f32", lanes=u.wide)]
+    start = [const(-inf, "f32", lanes=LANES), const(0.0, "f32", lanes=LANES)]
     with for_(first_key // KEYS * KEYS, last_key, KEYS, carry=start) as block:
         keys = lesser(last_key - block.index, index(KEYS))
         _dot_products(u, block.index, keys)
@@ -110,16 +111,16 @@ def _attend(u: _Unit) -> None:
 
     def normalise(query: Val, column: Val, mask: Val | None) -> None:
         place = (u.batch, u.head, u.first + query, column)
-        total = splat(u.row.load(query), u.wide)
-        u.y.store(u.y.load(*place, lanes=u.wide, mask=mask) / total, *place, mask=mask)
+        total = splat(u.row.load(query))
+        u.y.store(u.y.load(*place, lanes=LANES, mask=mask) / total, *place, mask=mask)
 
     _each_row_vector(u, normalise)
 
 
 def _transpose(u: _Unit, component: Val, depth: Val) -> None:
     """Components [component, component + depth) of the tile's q, queries side by side; missing queries are 0."""
-    with if_(u.count < u.wide), for_(0, depth) as d:
-        u.transposed.store(const(0.0, "f32", lanes=u.wide), d.index, 0)
+    with if_(u.count < LANES), for_(0, depth) as d:
+        u.transposed.store(const(0.0, "f32", lanes=LANES), d.index, 0)
     with for_(0, u.count) as query, for_(0, depth) as d:
         value = u.q.load(u.batch, u.head, u.first + query.index, component + d.index)
         u.transposed.store(value, d.index, query.index)
@@ -135,16 +136,19 @@ def _dot_products(u: _Unit, first_key: Val, keys: Val) -> None:
 
         def tile(start: Val, rows: int) -> None:
             lines = [start + row for row in range(rows)]
-            zeros = [const(0.0, "f32", lanes=u.wide)] * rows
+            zeros = [const(0.0, "f32", lanes=LANES)] * rows
             so_far = choose(
-                eq(part.index, 0), lambda: zeros, lambda: [u.scores.load(r, 0, lanes=u.wide) for r in lines], zeros
+                eq(part.index, 0), lambda: zeros, lambda: [u.scores.load(r, 0, lanes=LANES) for r in lines], zeros
             )
-            with for_(0, depth, carry=so_far) as d:
-                queries = u.transposed.load(d.index, 0, lanes=u.wide)
-                component = part.index + d.index
-                values = [u.k.load(u.batch, u.kv_head, first_key + line, component) for line in lines]
-                d.next([fma(splat(x, u.wide), queries, chain) for x, chain in zip(values, d.carry, strict=True)])
-            for line, chain in zip(lines, d.results, strict=True):
+
+            def step(base: Val, offset: int, chains: list[Val]) -> list[Val]:
+                queries = u.transposed.at(base, rank=2).load(offset, 0, lanes=LANES)
+                k = u.k.at(u.batch, u.kv_head, first_key + start, part.index + base, rank=2)
+                values = [splat(k.load(row, offset)) for row in range(rows)]
+                return [fma(value, queries, chain) for value, chain in zip(values, chains, strict=True)]
+
+            chains = unrolled(depth, _UNROLL, so_far, step)
+            for line, chain in zip(lines, chains, strict=True):
                 u.scores.store(chain, line, 0)
 
         in_pieces(0, keys, u.tile_rows, tile)
@@ -152,11 +156,11 @@ def _dot_products(u: _Unit, first_key: Val, keys: Val) -> None:
 
 def _mask(u: _Unit, first_key: Val, keys: Val, maximum: Val) -> Val:
     """Scale the scores, set invisible ones to -Inf; return the new maximum."""
-    queries = splat(cast(u.position, "i32"), u.wide) + iota(u.wide)
-    first, last = u.visibility.limits(queries, splat(cast(u.k.dim(2), "i32"), u.wide))
+    queries = splat(cast(u.position, "i32")) + iota()
+    first, last = u.visibility.limits(queries, splat(cast(u.k.dim(2), "i32")))
     with for_(0, keys, carry=maximum) as line:
-        score = u.scores.load(line.index, 0, lanes=u.wide) * splat(u.scale, u.wide)
-        key = splat(cast(first_key + line.index, "i32"), u.wide)
+        score = u.scores.load(line.index, 0, lanes=LANES) * splat(u.scale)
+        key = splat(cast(first_key + line.index, "i32"))
         visible = (key >= first) & (key < last)
         score = select(visible, score, const(-inf, score.type))
         u.scores.store(score, line.index, 0)
@@ -168,18 +172,15 @@ def _weigh(u: _Unit, keys: Val, old_maximum: Val, total: Val, maximum: Val) -> V
     """Turn scores into weights; leave the factor of what came before in ``row``; return the new sum of weights."""
     padded = ceil_div(keys, PARTIAL_SUMS) * PARTIAL_SUMS
     with for_(keys, padded) as line:
-        u.scores.store(const(-inf, "f32", lanes=u.wide), line.index, 0)
+        u.scores.store(const(-inf, "f32", lanes=LANES), line.index, 0)
     base = finite_or_zero(maximum)
     factor = exp(old_maximum - base)
     u.row.store(factor, 0)
-    with for_(0, padded, PARTIAL_SUMS, carry=[const(0.0, "f32", lanes=u.wide)] * PARTIAL_SUMS) as group:
-        sums = []
-        for offset, partial in enumerate(group.carry):
-            weight = exp(u.scores.load(group.index + offset, 0, lanes=u.wide) - base)
-            u.scores.store(weight, group.index + offset, 0)
-            sums.append(partial + weight)
-        group.next(sums)
-    return fma(total, factor, join(group.results))
+    with for_(0, padded, carry=[const(0.0, "f32", lanes=LANES)] * PARTIAL_SUMS) as line:
+        weight = exp(u.scores.load(line.index, 0, lanes=LANES) - base)
+        u.scores.store(weight, line.index, 0)
+        line.next([*line.carry[1:], line.carry[0] + weight])  # each sum's turn comes every fourth line
+    return fma(total, factor, join(line.results))
 
 
 def _accumulate(u: _Unit, first_key: Val, keys: Val) -> None:
@@ -203,14 +204,17 @@ def _accumulate_rows(u: _Unit, first_key: Val, keys: Val, rows: list[Val]) -> No
 
     def columns(column: Val, mask: Val | None) -> None:
         places = [(u.batch, u.head, u.first + row, column) for row in rows]
-        factors = [splat(u.row.load(row), u.wide) for row in rows]
-        chains = [u.y.load(*place, lanes=u.wide, mask=mask) * f for place, f in zip(places, factors, strict=True)]
+        factors = [splat(u.row.load(row)) for row in rows]
+        chains = [u.y.load(*place, lanes=LANES, mask=mask) * f for place, f in zip(places, factors, strict=True)]
 
-        def add(chains: list[Val], first: Val, last: Val, guarded: bool) -> list[Val]:
+        values = u.v.at(u.batch, u.kv_head, first_key, column, rank=2)
+        scores = u.scores.at(0, rows[0], rank=2)
+
+        def add(first: Val, last: Val, chains: list[Val], guarded: bool) -> list[Val]:
             with for_(first, last, carry=chains) as line:
                 key = first_key + line.index
-                value = u.v.load(u.batch, u.kv_head, key, column, lanes=u.wide, mask=mask)
-                weights = [splat(u.scores.load(line.index, row), u.wide) for row in rows]
+                value = values.load(line.index, 0, lanes=LANES, mask=mask)
+                weights = [splat(scores.load(line.index, row)) for row in range(len(rows))]
                 sums = [fma(weight, value, chain) for weight, chain in zip(weights, line.carry, strict=True)]
                 if guarded:
                     seen = [(key >= low) & (key < high) for low, high in limits]
@@ -219,20 +223,20 @@ def _accumulate_rows(u: _Unit, first_key: Val, keys: Val, rows: list[Val]) -> No
             return line.results
 
         if u.visibility.window is not None:
-            chains = add(chains, some_from, all_from, guarded=True)
-        chains = add(chains, all_from, all_to, guarded=False)
+            chains = add(some_from, all_from, chains, guarded=True)
+        chains = add(all_from, all_to, chains, guarded=False)
         if u.visibility.causal:
-            chains = add(chains, greater(all_from, all_to), some_to, guarded=True)
+            chains = add(greater(all_from, all_to), some_to, chains, guarded=True)
         for place, chain in zip(places, chains, strict=True):
             u.y.store(chain, *place, mask=mask)
 
-    each_vector(0, u.q.dim(3), columns, lanes=u.wide)
+    each_vector(0, u.q.dim(3), columns, lanes=LANES)
 
 
 def _each_row_vector(u: _Unit, body: Callable[[Val, Val, Val | None], None]) -> None:
     """Emit ``body(query of the tile, column, mask)`` over the tile's rows of y."""
     with for_(0, u.count) as query:
-        each_vector(0, u.q.dim(3), lambda column, mask: body(query.index, column, mask), lanes=u.wide)
+        each_vector(0, u.q.dim(3), lambda column, mask: body(query.index, column, mask), lanes=LANES)
 
 
 VARIANT = AttentionVariant("flash", ("prefill",), build)
