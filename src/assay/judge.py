@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from assay import compare, report
-from assay.backends.protocol import Finding, Unsupported
+from assay.backends.protocol import Finding, NotRunHere, Unsupported
 from assay.bench import Bench, Subject
 from assay.case import Case, Example, arrays, known_examples, materialise
 from assay.compare import Mismatch, Verdict
@@ -36,12 +36,17 @@ class Tally:
 
 @dataclass
 class Judge:
-    """One case under one test. ``replayed`` is the single example to run instead of drawing any."""
+    """One case under one test.
+
+    ``nodeid`` and ``options`` are the test's path and name and what a command line needs to run it again; ``replayed``
+    is the single example to run instead of drawing any; ``stored`` are examples to run before drawn ones.
+    """
 
     bench: Bench
     case: Case
     profile: Profile
     nodeid: str
+    options: str = ""
     seed: int = 0
     examples: int = 50
     replayed: Example | None = None
@@ -107,6 +112,11 @@ class Judge:
                 body(example)
         except Finding as finding:
             raise Stop(Finding(report.text(self.case, example, str(finding), **self._context(example)))) from finding
+        except (Mismatch, Unsupported, NotRunHere):
+            raise
+        except Exception as error:
+            error.add_note(report.text(self.case, example, type(error).__name__, **self._context(example)))
+            raise
 
     def inputs(self, example: Example) -> list[torch.Tensor]:
         return materialise(self.spec, self.case.format, example)
@@ -194,7 +204,7 @@ class Judge:
         return {"input": report.inputs(example), "replay": self._replay(example)}
 
     def _replay(self, example: Example) -> str:
-        return report.replay(self.nodeid, self.case, example, f" --backend {self.bench.backend.name}")
+        return report.replay(self.nodeid, self.case, example, self.options)
 
     def _eager(self, inputs: Sequence[torch.Tensor], example: Example) -> str:
         """PyTorch's own error on the same input: a second yardstick, not a verdict."""

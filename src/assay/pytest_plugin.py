@@ -32,13 +32,12 @@ from assay.worst import stored_examples
 
 BENCH = pytest.StashKey[Bench]()
 OPS = Path("ops")
+ANVIL = "anvil"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("assay")
-    group.addoption(
-        "--backend", default="anvil", help="compiler under test: an adapter's name or a module with BACKEND"
-    )
+    group.addoption("--backend", default=ANVIL, help="compiler under test: an adapter's name or a module with BACKEND")
     group.addoption("--target", action="append", default=[], help="target or ISA, repeatable; default all")
     group.addoption("--quant", action="append", default=[], help="quantisation mode, repeatable; default all")
     group.addoption("--variant", action="append", default=[], help="kernel variant, repeatable; default all")
@@ -55,6 +54,9 @@ def option(config: pytest.Config, name: str) -> Any:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "cases(kind, examples, **needs): run once for every selected case of this kind")
     shard(config)
+    if option(config, "--backend") != ANVIL or option(config, "--target"):
+        bench(config)  # what was asked for must exist; without options it is looked up when a test needs it
+    list(replays(config))
     if not hasattr(config, "workerinput"):
         run = run_row(config)
         controller = Controller(writer(config, run), lambda: known_keys(config), run)
@@ -136,7 +138,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     params = [pytest.param((case, None), id=case.id, marks=marks(case)) for case in cases]
     params += [
         pytest.param((case, example), id=f"{case.id}-{example.suffix(case.spec)}", marks=marks(case))
-        for case, example in replays(metafunc, cases)
+        for test, case, example in replays(metafunc.config)
+        if test == metafunc.definition.name and case in cases
     ]
     metafunc.parametrize("judge", params, indirect=True)
 
@@ -150,22 +153,26 @@ def marks(case: Case) -> list[pytest.MarkDecorator]:
     return [getattr(pytest.mark, mark) for mark in case.marks]
 
 
-def replays(metafunc: pytest.Metafunc, cases: list[Case]) -> Iterator[tuple[Case, Example]]:
-    """Single examples addressed on the command line: ``test_x[<case id>-<shape>] --seed <code>``."""
-    config = metafunc.config
+def replays(config: pytest.Config) -> Iterator[tuple[str, Case, Example]]:
+    """Single examples addressed on the command line: ``test_x[<case id>-<shape>] --seed <code>``.
+
+    Yields test name, case, example. Sizes that are not the op's are a usage error.
+    """
     for argument in config.args:
-        _, found, inside = argument.partition(f"::{metafunc.definition.name}[")
-        for case in cases if found else ():
+        test, found, inside = argument.partition("::")[2].partition("[")
+        for case in all_cases(config) if found else ():
             suffix = inside.removesuffix("]").removeprefix(f"{case.id}-")
             if suffix != inside.removesuffix("]") and is_suffix(suffix):
                 try:
-                    yield case, Example.parse(case.spec, suffix, option(config, "--seed"))
+                    yield test, case, Example.parse(case.spec, suffix, option(config, "--seed"))
                 except ValueError as error:
                     raise pytest.UsageError(str(error)) from error
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep one shard, and drop tests that no case has a need for (pytest would show each as a skip)."""
     part, parts = shard(config)
+    items[:] = [item for item in items if not (item.get_closest_marker("cases") and "[NOTSET]" in item.name)]
     kept = [item for index, item in enumerate(items) if index % parts == part - 1]
     if len(kept) < len(items):
         config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
@@ -190,6 +197,7 @@ def judge(request: pytest.FixtureRequest) -> Judge:
         case=case,
         profile=PROFILES[option(config, "--profile")],
         nodeid=request.node.nodeid.split("[")[0],
+        options="".join(f" {name} {option(config, name)}" for name in ("--backend",) if option(config, name) != ANVIL),
         seed=option(config, "--seed"),
         examples=mark.kwargs["examples"],
         replayed=example,

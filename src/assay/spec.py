@@ -6,9 +6,10 @@ import hashlib
 import importlib.util
 import inspect
 import sys
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Literal
@@ -142,7 +143,7 @@ class OpSpec:
             raise KeyError(f"operand of {self.name}: name={name!r}, expected one of {names}")
         return names.index(name)
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """Hash of the source of everything that decides a verdict: a changed hash breaks a record's series."""
         parts = [source_of(part) for part in (self.module, self.golden, self.bound)]
@@ -173,7 +174,7 @@ def registry(folder: Path) -> dict[str, OpSpec]:
 
 def load(path: Path) -> ModuleType:
     """Import one spec file by path, once per process."""
-    name = f"assay_ops_{path.stem}"
+    name = f"assay_ops_{path.stem}_{zlib.crc32(bytes(path)):08x}"
     if name not in sys.modules:
         module_spec = importlib.util.spec_from_file_location(name, path)
         if module_spec is None or module_spec.loader is None:
