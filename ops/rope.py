@@ -6,7 +6,7 @@ import torch
 from assay import bounds, reference
 from assay.metamorphic import THREADS, prefix, reversal, scaling
 from assay.spec import Cost, Known, Operand, OpSpec
-from assay.strategies.shapes import Dims, Shapes, around_tiles, span
+from assay.strategies.shapes import Dims, Shapes, span
 
 
 class Rope(torch.nn.Module):
@@ -66,7 +66,8 @@ ROPE = OpSpec(
         Operand("sin", "B S D", role="fixed", fill=sine),
     ),
     shapes=Shapes(
-        free={"B": span(0, 3), "H": span(1, 4), "S": span(0, 6), "D": around_tiles(64, 80, 96, even=True)},
+        free={"B": span(0, 3), "H": span(1, 4), "S": span(0, 6)},
+        static=tuple({"D": d} for d in (8, 2, 6, 16, 30, 34, 64, 80)),
         size=lambda d: 8 * d["B"] * d["H"] * d["S"] * d["D"],
     ),
     result="B H S D",

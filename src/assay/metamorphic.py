@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -108,10 +108,12 @@ def scaling(operand: str) -> Property:
 
 def repeated_heads(judge: Judge, example: Example) -> None:
     """Grouped heads equal full heads over repeated keys and values (repeat in place, not tile)."""
-    inputs = judge.inputs(example)
-    group = example.dims["G"]
-    repeated = on_axes(judge, inputs, "K", lambda t, dim: t.repeat_interleave(group, dim))
-    judge.same(example, "grouped and repeated heads differ", judge.run(inputs, example), judge.run(repeated, example))
+    inputs, heads, keys = judge.inputs(example), example.dims["H"], example.dims["K"]
+    if heads == keys:
+        return
+    repeated = on_axes(judge, inputs, "K", lambda t, dim: t.repeat_interleave(heads // keys, dim))
+    full = replace(example, dims={**example.dims, "K": heads})
+    judge.same(example, "grouped and repeated heads differ", judge.run(inputs, example), judge.run(repeated, full))
 
 
 def packed_plain(judge: Judge, example: Example) -> None:

@@ -13,6 +13,7 @@ from anvil import api, attention, errors, quant, targets
 from anvil.frontend.capture import capture
 from anvil.frontend.stages import each_stage
 from anvil.graph.program import GraphProgram
+from anvil.graph.rewrite import GraphPass, calls, emit, respell
 from anvil.runtime import open_executor, status
 from anvil.runtime.executor import Executor
 from anvil.runtime.program import CompiledProgram
@@ -118,10 +119,33 @@ class AnvilBackend:
 
 
 def _capture(program: Program) -> GraphProgram:
-    """Through the full front end; every dynamic size may be zero."""
+    """Through the full front end; every dynamic size may be zero.
+
+    The cache operations enter a graph through anvil's own pass over a model, never by a pattern in PyTorch code, so
+    programs of their names are captured as them.
+    """
     sizes = {size for dims in program.dynamic for size in dims.values()}
     ranges = {size: (0, None) for size in sizes}
-    return capture(program.module, program.example, program.dynamic, program.name, ranges=ranges)
+    module = _AttentionCached() if program.name == "attention_cached" else program.module
+    captured = capture(module, program.example, program.dynamic, program.name, ranges=ranges)
+    return _APPEND_IN_PLACE(captured) if program.name == "kv_append" else captured
+
+
+class _AttentionCached(torch.nn.Module):
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, past: torch.Tensor) -> torch.Tensor:
+        return torch.ops.anvil.attention_cached(q, k, v, past, q.shape[-1] ** -0.5, None, None)
+
+
+def _append(program: GraphProgram) -> None:
+    """A functional update of a cache becomes a copy of it and ``anvil::kv_append`` on the copy."""
+    cache, new, past = program.module.graph.find_nodes(op="placeholder")
+    for node in calls(program.module.graph, torch.ops.aten.scatter.src):
+        copy = respell(node, torch.ops.aten.clone.default, cache)
+        emit(program, node, torch.ops.anvil.kv_append.default, copy, new, past)
+        node.replace_all_uses_with(copy)
+
+
+_APPEND_IN_PLACE = GraphPass("append_in_place", _append)
 
 
 def _status(name: str) -> TargetStatus:

@@ -64,8 +64,12 @@ class Shapes:
         return full
 
     def compile_dims(self) -> dict[str, int]:
-        """Free sizes of a compile-time example: distinct primes, so that no two dimensions look equal by chance."""
-        return dict(zip(self.free, (5, 7, 3, 11, 13, 2, 17), strict=False))
+        """Free sizes of a compile-time example: at least 2, and different, so that none look equal by chance."""
+        chosen: dict[str, int] = {}
+        for name, sizes in self.candidates({}).items():
+            fresh = [size for size in sizes if size >= 2 and size not in chosen.values()]
+            chosen[name] = min(fresh, default=max(sizes))
+        return chosen
 
     def named(self, dims: Dims) -> dict[str, int]:
         """The sizes that identify an example: static and free, without the derived."""
