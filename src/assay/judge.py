@@ -132,9 +132,7 @@ class Judge:
         got = self.run(inputs, example)
         exact = example.values == KNOWN and self.spec.known[example.seed].digits == 0
         verdict = self.verdict(got, inputs, example, exact=exact)
-        self.tally.note(example, verdict)
-        if not verdict.passed:
-            raise self._mismatch(example, verdict, inputs)
+        self.require(verdict, example, inputs)
         allowed = compare.nmse_allowed(self.spec.out or self.case.format)
         if example.values in ZERO_MEAN and got.size >= compare.NMSE_ELEMENTS and verdict.nmse > allowed:
             size = f"NMSE {verdict.nmse:.2e}, allowed {allowed:.2e} (assay/compare.py)"
@@ -144,7 +142,10 @@ class Judge:
         """On operands whose every intermediate is representable the result equals the golden to the bit."""
         example = replace(example, values=INTEGERS)
         inputs = self.inputs(example)
-        verdict = self.verdict(self.run(inputs, example), inputs, example, exact=True)
+        self.require(self.verdict(self.run(inputs, example), inputs, example, exact=True), example, inputs)
+
+    def require(self, verdict: Verdict, example: Example, inputs: Sequence[torch.Tensor]) -> None:
+        """Count a verdict. Raises ``Mismatch`` with the full report if it did not pass."""
         self.tally.note(example, verdict)
         if not verdict.passed:
             raise self._mismatch(example, verdict, inputs)
