@@ -9,6 +9,7 @@ import torch
 
 from anvil import codegen, targets
 from anvil.frontend.capture import capture
+from anvil.frontend.stages import NORMALISE
 from anvil.graph.program import GraphProgram
 from anvil.lower import lower
 from anvil.runtime import open_executor
@@ -19,19 +20,27 @@ from anvil.runtime.program import signature_of
 
 
 @functools.cache
-def executor(target: str):
+def executor(target: str, isolated: bool = False):
     """One executor per target for the whole test run."""
-    return open_executor(targets.get(target))
+    return open_executor(targets.get(target), isolated=isolated)
 
 
 class Lowered:
     """A program compiled for ``target``; called like the captured function, with tensors of any size."""
 
-    def __init__(self, program: GraphProgram, *, target: str = "x86_64-avx2", guard: bool = False, **options) -> None:
+    def __init__(
+        self,
+        program: GraphProgram,
+        *,
+        target: str = "x86_64-avx2",
+        guard: bool = False,
+        isolated: bool = False,
+        **options,
+    ) -> None:
         self.program = program
         self.plan = lower(program, targets.get(target), **options)
         library = codegen.compile_library(self.plan.kernels.values(), targets.get(target))
-        memory = Memory(executor(target), library)
+        memory = Memory(executor(target, isolated), library)
         pack = packer("fp32", targets.get(target))
         self._run = Executable(self.plan, memory, pack=pack, params=program.params, guard=guard)
         self._signature = signature_of(program)
@@ -50,7 +59,12 @@ class Lowered:
 def compiled(
     function: Callable, *examples: torch.Tensor, dynamic: Sequence[Mapping[int, str]] = (), **options
 ) -> Lowered:
-    """``function`` captured on ``examples`` and compiled; sizes named in ``dynamic`` may be anything from 0."""
+    """``function`` captured on ``examples``, normalised (not fused to named ops) and compiled.
+
+    Sizes named in ``dynamic`` may be anything from 0.
+    """
     names = {name for dims in dynamic for name in dims.values()}
     program = capture(lambda *inputs: function(*inputs), examples, dynamic, ranges={name: (0, None) for name in names})
+    for normalise in NORMALISE:
+        program = normalise(program)
     return Lowered(program, **options)

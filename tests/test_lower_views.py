@@ -10,8 +10,8 @@ BSD = ({0: "B", 1: "S", 2: "D"},)
 SIZES = [(1, 1, 1), (2, 3, 5), (3, 17, 33), (2, 0, 4)]
 
 FREE = {
-    "transpose": lambda x: x.transpose(1, 2) * 1,
-    "permute": lambda x: x.permute(2, 0, 1) * 1,
+    "transpose": lambda x: x.transpose(1, 2) * 2,
+    "permute": lambda x: x.permute(2, 0, 1) * 2,
     "unsqueeze": lambda x: x.unsqueeze(-2) + 1,
     "squeeze": lambda x: x.unsqueeze(1).squeeze(1) + 1,
     "merged": lambda x: x.reshape(-1, x.shape[2]) * 2,

@@ -32,7 +32,11 @@ def emit_copy(low: Lowering, node: Node, source: Tensor, target: View) -> None:
 
 
 def emit_group(low: Lowering, group: Group) -> dict[Node, Any]:
-    """One row for all nodes of ``group``; the results that are needed outside of it."""
+    """One row for all nodes of ``group``; the results that are needed outside of it.
+
+    A result that is equal along a dimension is stored once and read again and again, but what a caller receives is
+    written out.
+    """
     region, values = Region(), dict[Node, Any]()
 
     def operand(source: Node) -> Operand:
@@ -41,7 +45,11 @@ def emit_group(low: Lowering, group: Group) -> dict[Node, Any]:
 
     for node in group.nodes:
         values[node] = build_node(low.graph, region, node, operand)
-    leaving = [(node, which, v) for node in group.nodes for which, v in _leaving(low, node, group, values[node])]
+    leaving = [
+        (node, which, region.spread(value) if node in low.escaping else value)
+        for node in group.nodes
+        for which, value in _leaving(low, node, group, values[node])
+    ]
     targets = [_memory(low, node, which or 0, value) for node, which, value in leaving]
     title = "_".join(dict.fromkeys(op_title(node.target) for node in group.nodes))[:_TITLE_LENGTH]
     emit_region(low, region, [value for *_, value in leaving], targets, group.nodes[-1], title)

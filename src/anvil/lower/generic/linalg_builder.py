@@ -182,7 +182,7 @@ class _Builder:
         operation = linalg.ReduceOp(
             [initial.type], [self.tensors[operand]], [initial], [loops.index(loop) for loop in over]
         )
-        self._fill_body(operation, [step.dtype, step.dtype], body)
+        self._fill_body(operation, [str(register_type(step.dtype))] * 2, body)
         return operation.results[0]
 
     def _generic(

@@ -170,6 +170,8 @@ class Region:
 
     def spread(self, value: Value) -> Value:
         """The same value with a loop along every dimension that has more than one element."""
+        if all(axis is not None or same(size, 1) for axis, size in zip(value.axes, value.shape, strict=True)):
+            return value
         pairs = zip(value.axes, value.shape, strict=True)
         axes = tuple(self.new_axis(size) if axis is None else axis for axis, size in pairs)
         loops = {*self.loops(value.step), *(axis for axis in axes if axis is not None)}
