@@ -1,4 +1,4 @@
-"""Prefill and decode over a cache through the lowering: the tokens PyTorch chooses, and the decode kernel for one query."""
+"""Prefill and decode over a cache through the lowering: the tokens PyTorch chooses, one query on the decode kernel."""
 
 from __future__ import annotations
 
