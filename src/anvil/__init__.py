@@ -9,12 +9,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from anvil.api import compile_program
+    from anvil.api import compile, compile_program
     from anvil.frontend.capture import capture
 
-__all__ = ["capture", "compile_program"]
+__all__ = ["capture", "compile", "compile_program"]
 
-_HOME = {"capture": "anvil.frontend.capture", "compile_program": "anvil.api"}
+_HOME = {"capture": "anvil.frontend.capture", "compile": "anvil.api", "compile_program": "anvil.api"}
 
 
 def __getattr__(name: str) -> Any:

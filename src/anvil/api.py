@@ -2,23 +2,105 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from typing import Any
+
+import psutil
+import torch
 
 from anvil import attention as attentions
 from anvil import codegen, quant, targets
+from anvil.errors import InputError
+from anvil.frontend.capture import capture
+from anvil.frontend.decoding import greedy, last_row
+from anvil.frontend.incrementalise import incrementalise
 from anvil.frontend.stages import fuse
+from anvil.graph.layers import layer_outputs
 from anvil.graph.program import GraphProgram
 from anvil.lower import lower
 from anvil.runtime import open_executor
 from anvil.runtime.executable import Executable
 from anvil.runtime.executor import Executor
 from anvil.runtime.memory import Memory
+from anvil.runtime.model import CompiledModel, Plans
 from anvil.runtime.pack import packer
 from anvil.runtime.program import CompiledProgram, as_weights, signature_of
 from anvil.targets import Target
 from anvil.timing import Stopwatch
 
 DEFAULT_TARGET = "x86_64-avx2"
+DEFAULT_CONTEXT = 2048  # tokens, where neither the caller nor the model's configuration gives fewer
+PREFILL_CHUNK = 512  # tokens of a prompt fed at a time: bounds the arena, changes no bit
+
+
+def compile(
+    model: torch.nn.Module,
+    target: str = DEFAULT_TARGET,
+    *,
+    quant: str = "fp32",
+    attention: str = "flash",
+    threads: int | None = None,
+    context: int | None = None,
+    max_prefill: int = PREFILL_CHUNK,
+    executor: Executor | None = None,
+) -> CompiledModel:
+    """Compile a causal language model, a module from ids i64 [B, S] to logits f32 [B, S, V].
+
+    Args:
+        model: of transformers, or any module that treats its tokens one by one but for causal attention.
+        threads: by default one per physical core; never changes a bit.
+        context: tokens the cache has room for per sequence; by default what the model's configuration says, at most
+            ``DEFAULT_CONTEXT``.
+        max_prefill: tokens of a prompt that are fed at a time.
+        executor: where to run; by default this process, or an emulator for a target this machine is not.
+
+    Raises:
+        InputError: unknown target, mode or variant (the message lists the known ones), or sizes below 1.
+        UnsupportedError: an operation without a lowering, with its arguments and the Python line that called it.
+        ToolMissingError: the target cannot run here.
+    """
+    goal = _checked(target, quant, attention)
+    context = _context(model, context)
+    if max_prefill < 1:
+        raise InputError(f"compiling a model: max_prefill={max_prefill}, expected at least 1")
+    watch = Stopwatch()
+    with watch.stage("capture"):
+        captured = _capture_model(model, context)
+    with watch.stage("fuse"):
+        whole = fuse(captured)
+        vocabulary = int(_logits_of(whole).shape[-1])
+    with watch.stage("incrementalise"):
+        steps = greedy(last_row(incrementalise(whole)))
+    with watch.stage("lower"):
+        choices: dict[str, Any] = {"quant": quant, "attention": attention}
+        logits = lower(whole, goal, **choices)
+        prefill = lower(steps, goal, **choices)
+        decode = lower(steps, goal, **choices, fixed={"S": 1})
+    with watch.stage("kernels"):
+        kernels = {kernel.name: kernel for plan in (logits, prefill, decode) for kernel in plan.kernels.values()}
+        library = codegen.compile_library(kernels.values(), goal)
+    with watch.stage("pack"):
+        memory = Memory(executor or open_executor(goal), library)
+        shared = {"pack": packer(quant, goal), "params": captured.params}
+        plans = Plans(
+            logits=Executable(logits, memory, **shared, arena="arena.logits"),
+            prefill=Executable(prefill, memory, **shared),
+            decode=Executable(decode, memory, **shared),
+        )
+        for executable in plans.each().values():
+            executable.upload()
+    return CompiledModel(
+        plans,
+        memory,
+        vocabulary=vocabulary,
+        context=context,
+        chunk=min(max_prefill, context),
+        threads=threads or physical_cores(),
+        layers={layer: node for layer, node in layer_outputs(whole).items() if node in logits.values},
+        compile_ms=watch.ms,
+        labels={"target": goal.name, "quant": quant, "attention": attention},
+    )
 
 
 def compile_program(
@@ -39,10 +121,7 @@ def compile_program(
         executor: where to run; by default this process, or an emulator for a target this machine is not.
         guard: run on fresh poisoned memory between unreadable pages (for kernels that may be wrong).
 
-    Raises:
-        InputError: unknown target, mode or variant (the message lists the known ones).
-        UnsupportedError: an operation without a lowering, with its arguments and the Python line that called it.
-        ToolMissingError: the target cannot run here.
+    Raises: as :func:`compile`.
     """
     goal = _checked(target, quant, attention)
     watch = Stopwatch()
@@ -57,8 +136,53 @@ def compile_program(
     return CompiledProgram(plan, library, program.inputs, signature_of(program), executable, watch.ms)
 
 
+def physical_cores() -> int:
+    """Physical cores this process may use."""
+    allowed = len(os.sched_getaffinity(0))
+    return max(1, min(allowed, psutil.cpu_count(logical=False) or allowed))
+
+
 def _checked(target: str, mode: str, variant: str) -> Target:
     """The target, if everything named is known."""
     quant.get(mode)
     attentions.get(variant)
     return targets.get(target)
+
+
+def _context(model: torch.nn.Module, asked: int | None) -> int:
+    """Tokens of cache per sequence: as asked for, else by the model's configuration."""
+    made_for = getattr(getattr(model, "config", None), "max_position_embeddings", None)
+    context = asked if asked is not None else min(made_for or DEFAULT_CONTEXT, DEFAULT_CONTEXT)
+    if context < 1 or (made_for is not None and context > made_for):
+        raise InputError(f"compiling a model: context={context}, expected 1..{made_for or 'any'} tokens for this model")
+    return context
+
+
+def _capture_model(model: torch.nn.Module, context: int) -> GraphProgram:
+    """The forward pass from ids to logits; transformers models without their own cache."""
+    ids = torch.zeros((2, max(2, min(8, context))), dtype=torch.int64)
+    is_transformers = hasattr(model, "config") and hasattr(model, "generation_config")
+    return capture(
+        model,
+        (ids,),
+        ({0: "B", 1: "S"},),
+        type(model).__name__,
+        ranges={"S": (1, max(2, context))},
+        kwargs={"use_cache": False} if is_transformers else None,
+        select=_logits if is_transformers else None,
+    )
+
+
+def _logits(output: Any) -> torch.Tensor:
+    return output.logits
+
+
+def _logits_of(program: GraphProgram) -> torch.Tensor:
+    outputs = program.module.graph.output_node().args[0]
+    value = outputs[0].meta["val"]
+    if len(outputs) != 1 or value.ndim != 3:
+        raise InputError(
+            f"compiling {program.name!r} as a language model: it returns {[tuple(o.meta['val'].shape) for o in outputs]}, "
+            "expected one tensor [batch, tokens, vocabulary]; use compile_program for other programs"
+        )
+    return value

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from anvil import api, attention, errors, quant, targets
+from anvil import api, attention, errors, models, quant, targets
 from anvil.frontend.capture import capture
 from anvil.frontend.stages import each_stage
 from anvil.graph.program import GraphProgram
@@ -35,6 +35,12 @@ _DEFAULT_ATTENTION = "flash"
 def _executor(target: str) -> Executor:
     """One process per target and worker, reused by all cases; it restarts itself after a crash."""
     return open_executor(targets.get(target), isolated=True)
+
+
+@functools.lru_cache(maxsize=1)
+def _module(source: str) -> torch.nn.Module:
+    """The model last loaded: it is compiled for one target after another."""
+    return models.load(source).module
 
 
 @dataclass
@@ -104,7 +110,12 @@ class AnvilBackend:
     def load_model(
         self, source: str, target: str, *, quant: str = "fp32", threads: int = 1, context: int | None = None
     ) -> LanguageModel:
-        raise Unsupported("language models are not compiled yet")
+        try:
+            return api.compile(_module(source), target, quant=quant, threads=threads, context=context)
+        except errors.UnsupportedError as error:
+            raise Unsupported(str(error)) from error
+        except errors.ToolMissingError as error:
+            raise NotRunHere(str(error)) from error
 
     def _captured_once(self, program: Program) -> GraphProgram:
         """Capture once per program, however many targets it is compiled for."""
