@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -81,7 +82,7 @@ def compile(
         kernels = {kernel.name: kernel for plan in (logits, prefill, decode) for kernel in plan.kernels.values()}
         library = codegen.compile_library(kernels.values(), goal)
     with watch.stage("pack"):
-        memory = Memory(executor or open_executor(goal), library)
+        memory = _memory(executor, goal, library)
         shared = {"pack": packer(quant, goal), "params": captured.params}
         plans = Plans(
             logits=Executable(logits, memory, **shared, arena="arena.logits"),
@@ -131,7 +132,7 @@ def compile_program(
         plan = lower(as_weights(fused, weights), goal, quant=quant, attention=attention)
     with watch.stage("kernels"):
         library = codegen.compile_library(plan.kernels.values(), goal)
-    memory = Memory(executor or open_executor(goal), library)
+    memory = _memory(executor, goal, library)
     executable = Executable(plan, memory, pack=packer(quant, goal), params=program.params, guard=guard)
     return CompiledProgram(plan, library, program.inputs, signature_of(program), executable, watch.ms)
 
@@ -140,6 +141,14 @@ def physical_cores() -> int:
     """Physical cores this process may use."""
     allowed = len(os.sched_getaffinity(0))
     return max(1, min(allowed, psutil.cpu_count(logical=False) or allowed))
+
+
+def _memory(executor: Executor | None, target: Target, library: codegen.Library) -> Memory:
+    """Memory in the given executor, or in a new one that is closed when nothing uses the memory any more."""
+    memory = Memory(executor or open_executor(target), library)
+    if executor is None:
+        weakref.finalize(memory, memory.executor.close)
+    return memory
 
 
 def _checked(target: str, mode: str, variant: str) -> Target:
@@ -181,8 +190,9 @@ def _logits_of(program: GraphProgram) -> torch.Tensor:
     outputs = program.module.graph.output_node().args[0]
     value = outputs[0].meta["val"]
     if len(outputs) != 1 or value.ndim != 3:
+        shapes = [tuple(output.meta["val"].shape) for output in outputs]
         raise InputError(
-            f"compiling {program.name!r} as a language model: it returns {[tuple(o.meta['val'].shape) for o in outputs]}, "
+            f"compiling {program.name!r} as a language model: it returns {shapes}, "
             "expected one tensor [batch, tokens, vocabulary]; use compile_program for other programs"
         )
     return value

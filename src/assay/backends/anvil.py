@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import pickle
 from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +35,9 @@ _DEFAULT_ATTENTION = "flash"
 @functools.cache
 def _executor(target: str) -> Executor:
     """One process per target and worker, reused by all cases; it restarts itself after a crash."""
-    return open_executor(targets.get(target), isolated=True)
+    executor = open_executor(targets.get(target), isolated=True)
+    atexit.register(executor.close)
+    return executor
 
 
 @functools.lru_cache(maxsize=1)
