@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice
 from typing import Any, cast
 
@@ -36,11 +37,12 @@ def compile_sizes(exprs: Iterable[Size], symbols: tuple[str, ...]) -> Callable[.
 
     Symbols are matched by name: torch.export and a lowering may attach different assumptions to one size.
     """
-    function = _compile(exprs, symbols)
+    function = _compile(tuple(exprs), symbols)
     return lambda *values: [int(v) for v in function(*values)]
 
 
-def _compile(exprs: Iterable[Size], symbols: tuple[str, ...]) -> Callable[..., list[Any]]:
+@lru_cache(maxsize=4096)  # the same shapes are asked for at every call of a program
+def _compile(exprs: tuple[Size, ...], symbols: tuple[str, ...]) -> Callable[..., list[Any]]:
     plain = [_by_name(expr) for expr in exprs]
     unknown = {str(s) for expr in plain if isinstance(expr, sympy.Expr) for s in expr.free_symbols} - set(symbols)
     if unknown:
@@ -203,7 +205,7 @@ def _group(symbolic: list[tuple[int, str, sympy.Expr]], symbols: tuple[str, ...]
         groups.append(
             _Group(
                 symbols=names,
-                values=_words_of(_compile(unique, symbols), dtype),
+                values=_words_of(_compile(tuple(unique), symbols), dtype),
                 where=np.array([where for where, _ in entries], dtype=np.int64),
                 which=np.array([unique[expr] for _, expr in entries], dtype=np.int64),
             )
