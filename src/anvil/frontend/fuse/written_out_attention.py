@@ -6,6 +6,8 @@ zeros there: so the mask has to follow a rule under which every query sees a key
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch.fx import Node
 
@@ -58,7 +60,7 @@ def _uncap(scores: Node) -> tuple[Node, float | None]:
     return inner.args[0], cap
 
 
-def _product(scores: Node) -> tuple[Node, Node, float] | None:
+def _product(scores: Any) -> tuple[Node, Node, float] | None:
     """(q, k, scale) of ``q @ k.T * scale``."""
     scale = _factor(scores)
     if scale is not None:
