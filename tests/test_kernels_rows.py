@@ -93,6 +93,17 @@ def test_rope_halves_and_not_neighbours(machine: KernelBench) -> None:
     assert y.ravel() == pytest.approx([-1.98411, 1.95990, 2.46238, 4.01980], abs=1e-5)
 
 
+def test_rope_of_a_slice_of_features_equals_that_of_its_copy(machine: KernelBench) -> None:
+    x = np.sin(0.37 * np.arange(144)).astype(np.float32).reshape(2, 3, 2, 12)[..., 8:].transpose(0, 2, 1, 3)
+    angles = np.arange(3)[:, None] * 10000.0 ** -np.array([0, 0.5, 0, 0.5])
+    cos, sin = (np.broadcast_to(f(angles).astype(np.float32), (2, 3, 4)) for f in (np.cos, np.sin))
+    kernel = rope.build(machine.target)
+    of_slice = machine.run(kernel, x, cos, sin, poison(2, 2, 3, 4))
+    of_copy = machine.run(kernel, np.ascontiguousarray(x), cos, sin, poison(2, 2, 3, 4))
+    assert of_slice.tobytes() == of_copy.tobytes()
+    assert (of_slice[:, :, 0] == x[:, :, 0]).all()
+
+
 @pytest.mark.parametrize(
     ("row", "want"),
     [
