@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import prod
 
 import torch
 
+from anvil.dtypes import itemsize
 from anvil.kernels.base import Kernel
 from anvil.targets.base import Target
 
@@ -37,6 +39,20 @@ class Quantised:
 
 
 @dataclass(frozen=True)
+class FileBlocks:
+    """How a GGUF file stores weights of a mode: ``nbytes`` bytes for ``size`` inputs of one output.
+
+    ``read(blocks uint8 [N, blocks, nbytes], (N, K))`` and its inverse ``write`` move bits and round nothing.
+    """
+
+    kind: str  # name of the tensor type, as the gguf package spells it
+    size: int
+    nbytes: int
+    read: Callable[[torch.Tensor, tuple[int, int]], Quantised]
+    write: Callable[[Quantised], torch.Tensor]
+
+
+@dataclass(frozen=True)
 class QuantMode:
     """A quantisation mode. Weights are [N, K]: N outputs (or vocabulary entries), K inputs.
 
@@ -44,8 +60,8 @@ class QuantMode:
     a :class:`Quantised` makes these tensors by name and ``unpack(packed, (N, K), target)`` is its inverse.
     ``quantise`` takes a weight of any float type; ``dequantise`` gives f64 [N, K], exact: what goldens compute with.
     ``build_linear(target, has_bias)`` takes x [M, K], the packed tensors, (bias [N],) and y [M, N];
-    ``build_embedding(target)`` takes ids [M], the packed tensors and y [M, K]. ``unit`` is the largest relative
-    rounding of a weight between ``dequantise`` and the number that a kernel multiplies with.
+    ``build_embedding(target)`` takes ids [M], the packed tensors and y [M, K]. ``file`` is set where GGUF files hold
+    such weights.
     """
 
     name: str
@@ -56,15 +72,8 @@ class QuantMode:
     unpack: Callable[[Mapping[str, torch.Tensor], tuple[int, int], Target], Quantised]
     build_linear: Callable[[Target, bool], Kernel]
     build_embedding: Callable[[Target], Kernel]
+    file: FileBlocks | None = None
 
     def nbytes(self, outputs: int, inputs: int, target: Target) -> int:
         """Bytes of a packed weight [N, K]."""
-        from anvil.dtypes import itemsize
-
-        total = 0
-        for piece in self.tensors(outputs, inputs, target):
-            count = 1
-            for size in piece.shape:
-                count *= size
-            total += count * itemsize(piece.dtype)
-        return total
+        return sum(prod(piece.shape) * itemsize(piece.dtype) for piece in self.tensors(outputs, inputs, target))

@@ -12,7 +12,7 @@ from anvil.kernels import embedding_blocks, linear_blocks
 from anvil.kernels.base import Kernel
 from anvil.kernels.blocks import BlockFormat, Field
 from anvil.kernels.panel import Panel, panel_of
-from anvil.quant.base import PackedTensor, Quantised, QuantMode
+from anvil.quant.base import FileBlocks, PackedTensor, Quantised, QuantMode
 from anvil.targets.base import Target
 
 Parts = dict[str, torch.Tensor]
@@ -23,6 +23,8 @@ def block_mode(
     formats: BlockFormat | Callable[[Target], BlockFormat],
     quantise: Callable[[torch.Tensor], Quantised],
     dequantise: Callable[[Quantised], torch.Tensor],
+    *,
+    file: FileBlocks | None = None,
 ) -> QuantMode:
     """The mode whose weights lie in one blob. ``formats`` may depend on the target in how codes are decoded.
 
@@ -54,6 +56,7 @@ def block_mode(
         unpack=lambda packed, shape, target: unpack(format_of(target), panel_of(target), packed["w"], shape),
         build_linear=build_linear,
         build_embedding=build_embedding,
+        file=file,
     )
 
 
@@ -151,3 +154,25 @@ def as_dtype(parts: Mapping[str, torch.Tensor], name: str, dtype: torch.dtype) -
     """A part read as ``dtype``: unpacking gives back plain unsigned integers."""
     part = parts[name]
     return part if part.dtype == dtype else part.view(dtype)
+
+
+def halves_to_bytes(part: torch.Tensor) -> torch.Tensor:
+    """f16 [N, blocks, count] as the bytes of a file: uint8 [N, blocks, 2 count]."""
+    return part.contiguous().view(torch.uint8)
+
+
+def nibbles_from_file(pairs: torch.Tensor) -> torch.Tensor:
+    """Codes of 32 weights out of 16 bytes: low nibbles are the first 16, high nibbles the others."""
+    return torch.cat([pairs & 15, pairs >> 4], dim=2)
+
+
+def nibbles_to_file(codes: torch.Tensor) -> torch.Tensor:
+    """The inverse of :func:`nibbles_from_file`."""
+    return codes[..., :16] | (codes[..., 16:] << 4)
+
+
+def half_at_least(values: torch.Tensor) -> torch.Tensor:
+    """Numbers >= 0 rounded up to f16, so that integers times it reach them (f16 is coarse below 6e-5)."""
+    nearest = values.half()
+    above = (nearest.view(torch.int16) + 1).view(torch.float16)
+    return torch.where(nearest.float() < values, above, nearest)

@@ -7,7 +7,7 @@ import torch
 from anvil.kernels.bits import from_bf16, from_f16
 from anvil.kernels.blocks import At, BlockFormat, Field
 from anvil.kernels.dsl import Val
-from anvil.quant.base import Quantised, QuantMode
+from anvil.quant.base import FileBlocks, Quantised, QuantMode
 from anvil.quant.blob import as_dtype, block_mode
 
 
@@ -35,4 +35,11 @@ def half_mode(name: str, dtype: torch.dtype) -> QuantMode:
     def dequantise(w: Quantised) -> torch.Tensor:
         return as_dtype(w.parts, "codes", dtype).squeeze(2).double()
 
-    return block_mode(name, format_, quantise, dequantise)
+    def from_file(blocks: torch.Tensor, shape: tuple[int, int]) -> Quantised:
+        return Quantised(shape, {"codes": blocks.contiguous().view(dtype)})
+
+    def to_file(w: Quantised) -> torch.Tensor:
+        return as_dtype(w.parts, "codes", dtype).contiguous().view(torch.uint8)
+
+    kind = "BF16" if dtype == torch.bfloat16 else "F16"
+    return block_mode(name, format_, quantise, dequantise, file=FileBlocks(kind, 1, 2, from_file, to_file))

@@ -10,8 +10,16 @@ import torch
 
 from anvil.kernels.bits import from_f16, signed_bits, top_bits
 from anvil.kernels.blocks import BlockFormat, Field, Swift, small_float
-from anvil.quant.base import Quantised
-from anvil.quant.blob import as_dtype, block_mode, flattened, padded_blocks
+from anvil.quant.base import FileBlocks, Quantised
+from anvil.quant.blob import (
+    as_dtype,
+    block_mode,
+    flattened,
+    halves_to_bytes,
+    nibbles_from_file,
+    nibbles_to_file,
+    padded_blocks,
+)
 
 FORMAT = BlockFormat(
     name="q4_0",
@@ -46,4 +54,14 @@ def dequantise(weight: Quantised) -> torch.Tensor:
     return flattened(signed * as_dtype(weight.parts, "scale", torch.float16).double(), weight.shape)
 
 
-MODE = block_mode("q4_0", FORMAT, quantise, dequantise)
+def from_file(blocks: torch.Tensor, shape: tuple[int, int]) -> Quantised:
+    """Block bytes: d, then 16 pairs of codes."""
+    scale = blocks[..., :2].contiguous().view(torch.float16)
+    return Quantised(shape, {"codes": nibbles_from_file(blocks[..., 2:]) ^ 8, "scale": scale})
+
+
+def to_file(weight: Quantised) -> torch.Tensor:
+    return torch.cat([halves_to_bytes(weight.parts["scale"]), nibbles_to_file(weight.parts["codes"] ^ 8)], dim=2)
+
+
+MODE = block_mode("q4_0", FORMAT, quantise, dequantise, file=FileBlocks("Q4_0", 32, 18, from_file, to_file))

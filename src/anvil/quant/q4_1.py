@@ -11,8 +11,16 @@ import torch
 from anvil.kernels.bits import from_f16, unsigned_bits
 from anvil.kernels.blocks import At, BlockFormat, Field, small_float
 from anvil.kernels.dsl import Val, fma
-from anvil.quant.base import Quantised
-from anvil.quant.blob import as_dtype, block_mode, flattened, padded_blocks
+from anvil.quant.base import FileBlocks, Quantised
+from anvil.quant.blob import (
+    as_dtype,
+    block_mode,
+    flattened,
+    halves_to_bytes,
+    nibbles_from_file,
+    nibbles_to_file,
+    padded_blocks,
+)
 
 
 def _parameters(at: At) -> tuple[Val, Val]:
@@ -51,4 +59,15 @@ def dequantise(weight: Quantised) -> torch.Tensor:
     return flattened(weight.parts["codes"].double() * scale + minimum, weight.shape)
 
 
-MODE = block_mode("q4_1", FORMAT, quantise, dequantise)
+def from_file(blocks: torch.Tensor, shape: tuple[int, int]) -> Quantised:
+    """Block bytes: d, m, then 16 pairs of codes."""
+    scale, minimum = (blocks[..., at : at + 2].contiguous().view(torch.float16) for at in (0, 2))
+    return Quantised(shape, {"codes": nibbles_from_file(blocks[..., 4:]), "scale": scale, "minimum": minimum})
+
+
+def to_file(weight: Quantised) -> torch.Tensor:
+    halves = [halves_to_bytes(weight.parts[name]) for name in ("scale", "minimum")]
+    return torch.cat([*halves, nibbles_to_file(weight.parts["codes"])], dim=2)
+
+
+MODE = block_mode("q4_1", FORMAT, quantise, dequantise, file=FileBlocks("Q4_1", 32, 20, from_file, to_file))

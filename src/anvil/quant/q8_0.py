@@ -9,8 +9,8 @@ import torch
 
 from anvil.kernels.bits import from_f16
 from anvil.kernels.blocks import BlockFormat, Field, small_float
-from anvil.quant.base import Quantised
-from anvil.quant.blob import as_dtype, block_mode, flattened, padded_blocks
+from anvil.quant.base import FileBlocks, Quantised
+from anvil.quant.blob import as_dtype, block_mode, flattened, halves_to_bytes, padded_blocks
 
 FORMAT = BlockFormat(
     name="q8_0",
@@ -38,4 +38,14 @@ def dequantise(weight: Quantised) -> torch.Tensor:
     return flattened(codes.double() * scale.double(), weight.shape)
 
 
-MODE = block_mode("q8_0", FORMAT, quantise, dequantise)
+def from_file(blocks: torch.Tensor, shape: tuple[int, int]) -> Quantised:
+    """Block bytes: d, then 32 codes."""
+    scale, codes = blocks[..., :2].contiguous().view(torch.float16), blocks[..., 2:].contiguous().view(torch.int8)
+    return Quantised(shape, {"codes": codes, "scale": scale})
+
+
+def to_file(weight: Quantised) -> torch.Tensor:
+    return torch.cat([halves_to_bytes(weight.parts["scale"]), as_dtype(weight.parts, "codes", torch.uint8)], dim=2)
+
+
+MODE = block_mode("q8_0", FORMAT, quantise, dequantise, file=FileBlocks("Q8_0", 32, 34, from_file, to_file))
