@@ -187,7 +187,7 @@ def _logits(output: Any) -> torch.Tensor:
 
 
 def _logits_of(program: GraphProgram) -> torch.Tensor:
-    outputs = program.module.graph.output_node().args[0]
+    outputs: Any = program.module.graph.output_node().args[0]
     value = outputs[0].meta["val"]
     if len(outputs) != 1 or value.ndim != 3:
         shapes = [tuple(output.meta["val"].shape) for output in outputs]

@@ -14,7 +14,7 @@ from anvil import api, attention, errors, models, quant, targets
 from anvil.frontend.capture import capture
 from anvil.frontend.stages import each_stage
 from anvil.graph.program import GraphProgram
-from anvil.graph.rewrite import GraphPass, calls, emit, respell
+from anvil.graph.rewrite import GraphPass, calls, emit
 from anvil.runtime import open_executor, status
 from anvil.runtime.executor import Executor
 from anvil.runtime.program import CompiledProgram
@@ -154,7 +154,7 @@ def _append(program: GraphProgram) -> None:
     """A functional update of a cache becomes a copy of it and ``anvil::kv_append`` on the copy."""
     cache, new, past = program.module.graph.find_nodes(op="placeholder")
     for node in calls(program.module.graph, torch.ops.aten.scatter.src):
-        copy = respell(node, torch.ops.aten.clone.default, cache)
+        copy = emit(program, node, torch.ops.aten.clone.default, cache)
         emit(program, node, torch.ops.anvil.kv_append.default, copy, new, past)
         node.replace_all_uses_with(copy)
 
