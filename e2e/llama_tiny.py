@@ -9,6 +9,7 @@ MODEL = ModelSpec(
     name="llama-tiny",
     source="synthetic:5",
     context=256,
+    emulated_tokens=8,
     config={
         "model_type": "llama",
         "architectures": ["LlamaForCausalLM"],

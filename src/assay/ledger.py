@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.table import Table
 
-from assay.record.rows import CaseKey, Result, Run, Status
+from assay.record.rows import CaseKey, Result, Row, Status
 
 #: A row's status is the first of these that any of its checks has.
 PRECEDENCE: tuple[Status, ...] = ("failed", "ok", "unsupported", "not_run")
@@ -36,7 +36,7 @@ class LedgerRow:
     reason: str
 
 
-def rows(records: Iterable[Run | Result]) -> list[LedgerRow]:
+def rows(records: Iterable[Row]) -> list[LedgerRow]:
     """The ledger of some records, sorted. Of a check recorded more than once the last result counts."""
     latest: dict[tuple[str, str, str], Result] = {}
     for record in records:

@@ -5,9 +5,10 @@ Tests ask for the fixture ``judge`` and say which cases they want: ``@pytest.mar
 
 from __future__ import annotations
 
+import functools
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from assay.record.rows import CaseKey, Run
 from assay.record.writer import RecordError, Writer
 from assay.spec import OpSpec, registry
 from assay.strategies.shapes import is_suffix
+from assay.tokens.check import ModelCheck
 from assay.worst import stored_examples
 
 BENCH = pytest.StashKey[Bench]()
@@ -207,9 +209,9 @@ def judge(request: pytest.FixtureRequest) -> Judge:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[None]:
-    """Run a test with a judge; put what it saw into the report, whatever the outcome."""
-    judge = pyfuncitem.funcargs.get("judge")
-    if not isinstance(judge, Judge):
+    """Run a test with a judge or a model check; put what it saw into the report, whatever the outcome."""
+    seen = recorder(pyfuncitem)
+    if seen is None:
         return (yield)
     status, reason = "ok", ""
     before = torch.get_num_threads()
@@ -225,10 +227,20 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[None]:
         raise
     finally:
         torch.set_num_threads(before)
-        pyfuncitem.user_properties.append((CASE, facts(judge, status, reason)))
+        pyfuncitem.user_properties.append((CASE, seen(status, reason)))
     if status == "failed":
         pytest.fail(reason, pytrace=False)
     pytest.skip(f"{status}: {reason}")
+
+
+def recorder(item: pytest.Function) -> Callable[[str, str], dict[str, Any]] | None:
+    """What makes the row of a test out of its status and reason; None for a test that checks no case."""
+    for value in item.funcargs.values():
+        if isinstance(value, Judge):
+            return functools.partial(facts, value)
+        if isinstance(value, ModelCheck):
+            return value.facts
+    return None
 
 
 def facts(judge: Judge, status: str, reason: str) -> dict[str, Any]:

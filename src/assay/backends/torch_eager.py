@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NoReturn
 
 import torch
 
 from assay.backends.protocol import Program, TargetStatus, Unsupported
+from assay.backends.torch_model import TorchModel
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,10 @@ class EagerBackend:
 
     def load_model(
         self, source: str, target: str, *, quant: str = "fp32", threads: int = 1, context: int | None = None
-    ) -> NoReturn:
-        raise Unsupported(f"torch_eager loads no model: source={source!r}; the golden of e2e runs PyTorch itself")
+    ) -> TorchModel:
+        if quant != "fp32":
+            raise Unsupported(f"torch_eager has no quantisation mode {quant!r}")
+        return TorchModel(source, threads=threads, context=context)
 
 
 BACKEND = EagerBackend()

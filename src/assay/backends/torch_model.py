@@ -18,7 +18,7 @@ class TorchModel:
 
     def __init__(self, source: str, *, threads: int = 1, context: int | None = None) -> None:
         torch.set_num_threads(threads)
-        self._reference = Reference(Path(source), torch.float32)
+        self._reference = Reference.eager(Path(source))
         config = self._reference.module.config
         self.vocabulary: int = config.vocab_size
         self.context: int = context or config.max_position_embeddings

@@ -71,7 +71,7 @@ def interleave(base: Callable[[], float], head: Callable[[], float], pairs: int 
 
 
 def compare(samples: Sequence[tuple[float, float]], seed: int = 0) -> Comparison:
-    """Compare paired times (base, head). Raises ``ValueError`` for fewer than twelve pairs or a time that is not positive."""
+    """Compare paired times (base, head). Raises ``ValueError`` for under twelve pairs, or a time not above zero."""
     times = np.asarray(samples, np.float64)
     if len(times) < PAIRS:
         raise ValueError(f"comparing times: pairs={len(times)}, expected at least {PAIRS}")
@@ -80,8 +80,10 @@ def compare(samples: Sequence[tuple[float, float]], seed: int = 0) -> Comparison
     logs = np.log(times[:, 1] / times[:, 0])
     draws = np.random.default_rng(seed).integers(0, len(logs), (RESAMPLES, len(logs)))
     low, high = np.quantile(np.median(logs[draws], axis=1), (0.025, 0.975))
-    p_value = 1.0 if not logs.any() else float(scipy.stats.wilcoxon(logs).pvalue)
-    return Comparison(float(np.exp(np.median(logs))), float(np.exp(low)), float(np.exp(high)), p_value, len(logs))
+    p_value = np.asarray(scipy.stats.wilcoxon(logs))[1] if logs.any() else 1.0
+    return Comparison(
+        float(np.exp(np.median(logs))), float(np.exp(low)), float(np.exp(high)), float(p_value), len(logs)
+    )
 
 
 def judge(rows: Mapping[str, Comparison], head_against_head: Sequence[Comparison]) -> Session:

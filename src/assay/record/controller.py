@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from assay.record.rows import CaseKey, Metric, Result, Run
+from assay.record.rows import CaseKey, Metric, Note, Result, Row, Run
 from assay.record.writer import RecordError, Writer
 
 #: Name of the user property a checked test carries: the facts of its row.
@@ -32,6 +32,8 @@ class Controller:
         if result is not None:
             self.results.append(result)
             self._write(result)
+            for name, data in notes_of(report).items():
+                self._write(Note(result.case, name, data, self.run.run))
 
     def pytest_sessionfinish(self) -> None:
         if self.writer is not None:
@@ -45,7 +47,7 @@ class Controller:
             if self.writer is not None:
                 terminalreporter.write_line(f"record   {self.writer.path}")
 
-    def _write(self, row: Run | Result) -> None:
+    def _write(self, row: Row) -> None:
         if self.writer is None:
             return
         try:
@@ -68,6 +70,12 @@ def result_of(report: pytest.TestReport, keys: Callable[[], Mapping[str, CaseKey
         key = key_of(report.nodeid, keys()) if "[" in report.nodeid else None
         return key and Result(key, check, "failed", reason=last_line(report), seconds=report.duration, run=run)
     return None
+
+
+def notes_of(report: pytest.TestReport) -> Mapping[str, Any]:
+    """Notes of a check by name; most have none."""
+    facts: Any = dict(report.user_properties).get(CASE, {})
+    return facts.get("notes", {})
 
 
 def metrics_of(facts: Mapping[str, Any]) -> list[Metric]:

@@ -82,22 +82,38 @@ class Run:
     facts: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
-def encode(row: Run | Result) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Note:
+    """What a person wants to see of a case beside its numbers, as JSON-ready data under a ``name``."""
+
+    case: CaseKey
+    name: str
+    data: Any
+    run: str = ""
+
+
+Row = Run | Result | Note
+_TYPES = {Run: "run", Result: "result", Note: "note"}
+
+
+def encode(row: Row) -> dict[str, Any]:
     """A row as JSON-ready data; numbers that are not finite become null."""
-    kind = "run" if isinstance(row, Run) else "result"
+    kind = _TYPES[type(row)]
     return {"type": kind, "schema": SCHEMA, **_finite(asdict(row))}
 
 
-def decode(data: Mapping[str, Any]) -> Run | Result:
+def decode(data: Mapping[str, Any]) -> Row:
     """The inverse of :func:`encode`. Raises ``ValueError`` on an unknown type or schema."""
     fields: dict[str, Any] = {name: value for name, value in data.items() if name not in ("type", "schema")}
-    if data.get("schema") != SCHEMA or data.get("type") not in ("run", "result"):
+    if data.get("schema") != SCHEMA or data.get("type") not in _TYPES.values():
         raise ValueError(
             f"reading a run record: type={data.get('type')!r} schema={data.get('schema')!r}, "
-            f"expected run or result of schema {SCHEMA}; rerun with this version of assay"
+            f"expected run, result or note of schema {SCHEMA}; rerun with this version of assay"
         )
     if data["type"] == "run":
         return Run(**fields)
+    if data["type"] == "note":
+        return Note(case=CaseKey(**fields.pop("case")), **fields)
     metrics = tuple(_metric(metric) for metric in fields.pop("metrics"))
     return Result(case=CaseKey(**fields.pop("case")), metrics=metrics, **fields)
 

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from assay.record.rows import Result, Run, decode, encode
+from assay.record.rows import Row, decode, encode
 
 
 class RecordError(Exception):
@@ -27,7 +27,7 @@ class Writer:
         except OSError as error:
             raise RecordError(self._message("opening", error)) from error
 
-    def write(self, row: Run | Result) -> None:
+    def write(self, row: Row) -> None:
         """Append one row. Raises :class:`RecordError` if the disk is full or the file cannot be written."""
         line = json.dumps(encode(row), separators=(",", ":"), allow_nan=False).encode() + b"\n"
         try:
@@ -51,7 +51,7 @@ class Writer:
         )
 
 
-def read(*paths: Path) -> Iterator[Run | Result]:
+def read(*paths: Path) -> Iterator[Row]:
     """Rows of record files, or of every ``*.jsonl`` in a folder, in order of name.
 
     A last line without its newline, left by a killed writer, is not a row. Raises ``ValueError`` naming file and line
@@ -62,7 +62,7 @@ def read(*paths: Path) -> Iterator[Run | Result]:
             yield from _read(file)
 
 
-def _read(file: Path) -> Iterator[Run | Result]:
+def _read(file: Path) -> Iterator[Row]:
     for number, line in enumerate(file.read_bytes().splitlines(keepends=True), 1):
         if not line.endswith(b"\n"):
             return

@@ -35,7 +35,7 @@ def make_golden(spec: ModelSpec, path: Path, progress: Callable[[str], None] = l
     whose answer lacks what it should contain.
     """
     tokenizer = load_tokenizer(path)
-    exact, eager = Reference(path, torch.float64), Reference(path, torch.float32)
+    exact, eager = Reference(path), Reference.eager(path)
     prompts = []
     for index, prompt in enumerate(spec.prompts):
         text = prompt_text(prompt, tokenizer)

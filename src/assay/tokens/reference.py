@@ -37,6 +37,11 @@ class Reference:
             for parameter in self.module.parameters():
                 parameter.data = parameter.data.to(dtype)
 
+    @classmethod
+    def eager(cls, path: Path) -> Reference:
+        """PyTorch eager in float32: the second yardstick."""
+        return cls(path, torch.float32)
+
     @property
     def layers(self) -> dict[str, torch.nn.Module]:
         """The repeated decoder layers, by module path, in order."""
@@ -47,6 +52,10 @@ class Reference:
     def logits(self, ids: Sequence[int]) -> np.ndarray:
         """[len(ids), vocabulary] in this reference's dtype."""
         return self._forward(torch.tensor([list(ids)]))[0].numpy()
+
+    def last_logits(self, ids: Sequence[int]) -> np.ndarray:
+        """[vocabulary] logits after the last id; the head is computed for that row alone."""
+        return self._forward(torch.tensor([list(ids)]), logits_to_keep=1)[0, -1].numpy()
 
     def residuals(self, ids: Sequence[int]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """Logits as :meth:`logits`, and the residual stream after each layer: name -> [len(ids), hidden]."""
@@ -69,9 +78,9 @@ class Reference:
         """Append ids to ``cache`` (a transformers cache); logits [len(ids), vocabulary] of them."""
         return self._forward(torch.tensor([list(ids)]), cache=cache, use_cache=True)[0].numpy()
 
-    def _forward(self, ids: torch.Tensor, **cache: Any) -> torch.Tensor:
+    def _forward(self, ids: torch.Tensor, **options: Any) -> torch.Tensor:
         with torch.no_grad(), _Lift(self.dtype):
-            return self.module(ids, **({"use_cache": False} | cache)).logits
+            return self.module(ids, **({"use_cache": False} | options)).logits
 
 
 def load_module(path: Path) -> Any:

@@ -36,5 +36,6 @@ class ModelSpec:
     new_tokens: int = 64
     certified_tokens: int = 16
     quants: tuple[str, ...] = ("fp32",)
-    config: Mapping[str, Any] = field(default_factory=dict)
+    emulated_tokens: int = 0  # new tokens checked where the target is emulated; 0: too large to run there
+    config: Mapping[str, Any] = field(default_factory=dict, hash=False)
     install: str = ""  # how to get the weights, for the message when they are missing

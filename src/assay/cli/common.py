@@ -1,0 +1,73 @@
+"""What the commands share: their options, and the way from names a user typed to things."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from assay import backends
+from assay.backends.protocol import Backend, NotRunHere, TargetStatus
+from assay.errors import UsageError
+
+Model = Annotated[str, typer.Option("--model", help="A model of e2e/, by name.")]
+Quant = Annotated[str, typer.Option("--quant", help="Quantisation mode.")]
+Target = Annotated[str, typer.Option("--target", help="A name from `assay targets`; default: the first native one.")]
+Threads = Annotated[int, typer.Option("--threads", min=1, max=256, help="Threads of the compiled code.")]
+Weights = Annotated[str | None, typer.Option("--weights", help="GGUF file or Hugging Face folder to use instead.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on standard output.")]
+BackendName = Annotated[str, typer.Option("--backend", help="The compiler under test.")]
+Records = Annotated[Path, typer.Option("--records", help="Folder of run records.")]
+
+RUNS = Path("runs")
+WIDE = 180  # columns where the output is no terminal: a table in a file or a pipe must not be cut
+out = Console(highlight=False, width=None if sys.stdout.isatty() else WIDE)
+err = Console(stderr=True, highlight=False)
+
+
+def print_json(data: Any) -> None:
+    """``data`` on standard output, without colour or wrapping."""
+    typer.echo(json.dumps(data, indent=2, allow_nan=False))
+
+
+def backend(name: str) -> Backend:
+    """The compiler under test. Raises :class:`UsageError`."""
+    try:
+        return backends.load(name)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
+def target(compiler: Backend, name: str) -> TargetStatus:
+    """The target called ``name``, or the first that runs without emulation.
+
+    Raises :class:`UsageError` for an unknown name and :class:`NotRunHere` for one that cannot run on this machine.
+    """
+    statuses = compiler.targets()
+    if not name:
+        native = [status for status in statuses if status.runs and native_here(status)]
+        if not native:
+            raise NotRunHere("choosing a target: none runs natively on this machine; name one with --target")
+        return native[0]
+    for status in statuses:
+        if name in (status.name, status.isa):
+            if not status.runs:
+                raise NotRunHere(f"target={status.name} does not run on this machine: {status.reason}")
+            return status
+    raise UsageError(f"unknown target={name!r}; known: {', '.join(status.name for status in statuses)}")
+
+
+def native_here(status: TargetStatus) -> bool:
+    """Whether the target's code runs on this CPU itself."""
+    return status.executor.startswith(("in-process", "runner", "torch"))
+
+
+def check_quant(compiler: Backend, quant: str) -> None:
+    """Raise :class:`UsageError` unless the compiler knows the mode."""
+    known = compiler.modes().get("quant", ())
+    if quant not in known:
+        raise UsageError(f"unknown quant={quant!r} for backend={compiler.name}; known: {', '.join(known)}")

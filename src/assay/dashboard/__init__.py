@@ -1,0 +1,1 @@
+"""Run records for people: the grid of the ledger, and the page."""

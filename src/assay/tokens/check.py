@@ -1,0 +1,148 @@
+"""The full-model stage as recorded checks: one model, on one target, in one quantisation mode."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from assay import backends
+from assay.backends.protocol import LanguageModel, NotRunHere, TargetStatus
+from assay.compare import Mismatch
+from assay.record.rows import CaseKey, Metric
+from assay.tokens.describe import layers_data, prompt_data
+from assay.tokens.spec import ModelSpec
+from assay.tokens.stage import PromptResult, TokenStage
+
+NATIVE = ("in-process", "runner", "torch")  # how an executor's description begins when nothing is emulated
+EMULATED_PROMPTS = 2
+EMULATED_POSITIONS = 16
+
+
+@dataclass
+class ModelCheck:
+    """What one test of a model knows and finds out. Tests raise :class:`Mismatch` with the report of a fault."""
+
+    spec: ModelSpec
+    status: TargetStatus
+    backend: str
+    quant: str = "fp32"
+    threads: int = 2
+    nodeid: str = ""
+    examples: int = 0
+    headroom: float | None = None
+    metrics: list[Metric] = field(default_factory=list)
+    notes: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def id(self) -> str:
+        """``smollm2_135m-f32-x86_64_avx2``, with the mode in between where it is not fp32."""
+        parts = (self.spec.name, "f32", "" if self.quant == "fp32" else self.quant, self.status.name)
+        return "-".join(part.replace("-", "_") for part in parts if part)
+
+    @property
+    def native(self) -> bool:
+        return self.status.executor.startswith(NATIVE)
+
+    @property
+    def stage(self) -> TokenStage:
+        """Raises :class:`NotRunHere` where the target does not run, or where the model is too large to emulate."""
+        if not self.status.runs:
+            raise NotRunHere(self.status.reason)
+        if not self.native and not self.spec.emulated_tokens:
+            raise NotRunHere(f"{self.spec.name} is too large to emulate; its ops and layers are checked on this target")
+        return _stage(self.spec, self.quant)
+
+    @property
+    def model(self) -> LanguageModel:
+        return _model(self.spec, self.quant, self.backend, self.status.name, self.threads)
+
+    def results(self) -> Iterator[PromptResult]:
+        """Every prompt in full, or a few short ones where the target is emulated."""
+        if self.native:
+            return self.stage.prompts(self.model)
+        return self.stage.prompts(self.model, self.spec.emulated_tokens, only=range(EMULATED_PROMPTS))
+
+    def tokens(self) -> None:
+        """Teacher-forced, free-running and distribution, over all prompts."""
+        results = []
+        for result in self.results():
+            results.append(result)
+            self._count(result.forced.headroom, result.forced.positions)
+        self.notes["prompts"] = [prompt_data(result) for result in results]
+        distribution = self.stage.distribution(results)
+        self._measure("kl_mean", distribution.kl_mean, "nat")
+        self._measure("kl_p999", distribution.kl_p999, "nat")
+        self._measure("logprob_error", max(result.forced.max_error for result in results), "nat")
+        self._measure("same_top1", distribution.same_top1, "", "higher")
+        self._measure("equal_tokens", sum(result.free.equal for result in results), "tokens", "higher")
+        self._measure("certified_tokens", sum(result.free.certified for result in results), "tokens", "none")
+        faults = [f"prompt {r.index} {r.prompt[:40]!r}: {fault}" for r in results for fault in r.failures]
+        if not distribution.ok:
+            faults.append(f"distribution moved: {distribution}")
+        self.require(not faults, "tokens are not the golden's", "\n  ".join(faults))
+
+    def residual_stream(self) -> None:
+        """Error over bound after every layer, on one prompt."""
+        report = self.stage.layers(self.model, positions=None if self.native else EMULATED_POSITIONS)
+        self._count(report.headroom, len(report.layers))
+        self.notes["layers"] = layers_data(report)
+        self._measure("growth", report.growth, "exponent", "none")
+        worst = max(report.layers, key=lambda layer: layer.headroom)
+        self.require(
+            not report.first_outside,
+            "the residual stream leaves its bound",
+            f"first    {report.first_outside}\n  worst    {worst.headroom:.2f} × its bound after {worst.name}, "
+            f"relative error {worst.error:.1e}\n  growth   error ~ depth^{report.growth:.2f} (½ rounding, 1 bias)",
+        )
+
+    def require(self, condition: bool, what: str, lines: str) -> None:
+        """Raise :class:`Mismatch` with a report unless ``condition`` holds."""
+        if not condition:
+            backend = "" if self.backend == "anvil" else f" --backend {self.backend}"
+            replay = f"pytest '{self.nodeid}'{backend}"
+            raise Mismatch(f"{self.id}: {what}\n  {lines}\n  replay   {replay}")
+
+    def facts(self, status: str, reason: str) -> dict[str, Any]:
+        """What the record needs of this check."""
+        key = CaseKey(self.id, "model", self.spec.name, self.status.name, quant=self.quant)
+        return {
+            "case": asdict(key),
+            "status": status,
+            "reason": reason,
+            "executor": self.status.executor.replace("runner", "in-process"),
+            "artifact": str(self.model.facts().get("artifact", "")) if self.examples else "",
+            "examples": self.examples,
+            "headroom": self.headroom,
+            "ulps": None,
+            "metrics": [asdict(metric) for metric in self.metrics],
+            "notes": self.notes,
+        }
+
+    def _count(self, headroom: float, examples: int) -> None:
+        self.headroom = max(self.headroom or 0.0, headroom)
+        self.examples += examples
+
+    def _measure(self, name: str, value: float, unit: str, direction: Any = "lower") -> None:
+        self.metrics.append(Metric(name, float(value), unit, direction))
+
+
+def model_checks(
+    models: Mapping[str, ModelSpec], statuses: Mapping[str, TargetStatus], targets: list[str], quants: tuple[str, ...]
+) -> Iterator[tuple[ModelSpec, TargetStatus, str]]:
+    """Every model in every mode it has a golden for, on every target, as far as selected."""
+    for spec in models.values():
+        for quant in (mode for mode in spec.quants if not quants or mode in quants):
+            for target in targets:
+                yield spec, statuses[target], quant
+
+
+@lru_cache(maxsize=2)
+def _stage(spec: ModelSpec, quant: str) -> TokenStage:
+    return TokenStage(spec, quant)
+
+
+@lru_cache(maxsize=1)
+def _model(spec: ModelSpec, quant: str, backend: str, target: str, threads: int) -> LanguageModel:
+    return _stage(spec, quant).load(backends.load(backend), target, threads)

@@ -1,0 +1,110 @@
+"""One generation as a user sees it: text as it comes, then the numbers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from assay.backends.protocol import LanguageModel
+from assay.errors import UsageError
+from assay.measure import ceiling
+from assay.measure.timing import Timing, peak_rss_bytes
+from assay.tokens.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class Generation:
+    """Generated ids (a stop token ends them and is included), their text, and when they came."""
+
+    tokens: tuple[int, ...]
+    text: str
+    timing: Timing
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Decode speed beside its ceiling. ``share`` is None where the weights fit in cache, which no ceiling bounds."""
+
+    weight_bytes: int
+    achieved_gb_s: float | None
+    ceiling: ceiling.Ceiling
+    share: float | None
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "weight_bytes": self.weight_bytes,
+            "achieved_gb_s": self.achieved_gb_s,
+            "ceiling_gb_s": self.ceiling.read_gb_s,
+            "ceiling_share": self.share,
+            "ceiling_gflop_s": self.ceiling.fma_gflop_s,
+        }
+
+
+def check_fits(prompt_tokens: int, new_tokens: int, context: int) -> None:
+    """Raise :class:`UsageError` for an empty prompt, and for one that does not fit with its answer."""
+    if not prompt_tokens:
+        raise UsageError("generating: the prompt is empty; expected at least one token")
+    if prompt_tokens + new_tokens > context:
+        raise UsageError(
+            f"generating: prompt of {prompt_tokens} tokens + max_new_tokens={new_tokens} is more than "
+            f"context={context}; shorten the prompt or ask for fewer tokens"
+        )
+
+
+def generate(
+    model: LanguageModel,
+    tokenizer: Tokenizer,
+    ids: Sequence[int],
+    new_tokens: int,
+    show: Callable[[str], None] = lambda _: None,
+) -> Generation:
+    """Greedy generation from a fresh cache until a stop token or ``new_tokens``; ``show`` gets the text as it comes.
+
+    Raises what :func:`check_fits` raises.
+    """
+    check_fits(len(ids), new_tokens, model.context)
+    model.reset()
+    step, tokens, arrivals = tokenizer.stream(), [], []
+    start = time.perf_counter()
+    token = model.prefill(ids)
+    while True:
+        arrivals.append(time.perf_counter())
+        tokens.append(token)
+        if token in tokenizer.stop:
+            break
+        show(step(token))
+        if len(tokens) == new_tokens:
+            break
+        token = model.decode(token)
+    return Generation(tuple(tokens), tokenizer.decode(tokens), Timing.of(len(ids), start, arrivals))
+
+
+def numbers(generation: Generation, model: LanguageModel) -> dict[str, Any]:
+    """Times and memory of a generation, for JSON. Taken before the ceiling is measured, which needs memory itself."""
+    facts = model.facts()
+    return {
+        "prompt_tokens": generation.timing.prompt_tokens,
+        **generation.timing.to_dict(),
+        "weight_bytes": facts["weight_bytes"],
+        "peak_rss_bytes": peak_rss_bytes(),
+    }
+
+
+def speed_of(timing: Timing, weight_bytes: int, threads: int) -> Speed:
+    """Measure the ceiling here and now, and set the decode speed beside it.
+
+    Raises :class:`assay.measure.ceiling.TruthError` when the speed is above it twice.
+    """
+    top = ceiling.measure(threads, weight_bytes)
+    if not timing.itl_ms:
+        return Speed(weight_bytes, None, top, None)
+    achieved = timing.read_gb_s(weight_bytes)
+    if weight_bytes < 4 * ceiling.last_level_cache():
+        return Speed(weight_bytes, achieved, top, None)
+    if achieved > top.read_gb_s:
+        again = ceiling.measure(threads, weight_bytes, repeats=3 * ceiling.REPEATS)
+        top = max(top, again, key=lambda each: each.read_gb_s)
+        ceiling.check_truth("decode", achieved, top.read_gb_s)
+    return Speed(weight_bytes, achieved, top, achieved / top.read_gb_s)
