@@ -91,6 +91,32 @@ def test_random_numbers_are_not_shared():
     assert not torch.equal(first, second)
 
 
+def write_columns(x):
+    y = x * 2
+    y[:, 1:] = 5.0
+    y[0] = y[1] - 1
+    y[:, -1] += 1
+    y[...] = y * 3
+    return y
+
+
+def test_writes_into_parts_become_parts_side_by_side():
+    program = fuse(capture(write_columns, (X.clone(),)))
+    assert not {"aten.slice_scatter", "aten.select_scatter", "aten.fill.Tensor", "aten.copy"} & set(ops_of(program))
+    assert torch.equal(run(program, X), write_columns(X))
+
+
+def test_a_write_with_a_step_stays():
+    def write(x):
+        y = x * 2
+        y[:, ::2] = 5.0
+        return y
+
+    program = fuse(capture(write, (X.clone(),)))
+    assert "aten.slice_scatter" in ops_of(program)
+    assert torch.equal(run(program, X), write(X))
+
+
 STEPS = {
     "transpose": lambda x: x.transpose(0, 1),
     "double transpose": lambda x: x.transpose(0, 1).transpose(-1, -2),

@@ -17,6 +17,7 @@ from anvil.frontend.fuse.written_out_attention import FUSE_WRITTEN_OUT_ATTENTION
 from anvil.frontend.normalise.checks import DROP_CHECKS
 from anvil.frontend.normalise.constants import FOLD_CONSTANTS
 from anvil.frontend.normalise.noops import DROP_NOOPS
+from anvil.frontend.normalise.scatter import JOIN_SCATTERS
 from anvil.frontend.normalise.sharing import DROP_UNUSED, SHARE
 from anvil.frontend.normalise.sizes import CANONICAL_SIZES
 from anvil.frontend.normalise.spelling import CANONICAL_SPELLING
@@ -30,6 +31,7 @@ NORMALISE: tuple[GraphPass, ...] = (
     CANONICAL_VIEWS,
     CANONICAL_SPELLING,
     FOLD_CONSTANTS,
+    JOIN_SCATTERS,
     DROP_NOOPS,
     SHARE,
 )

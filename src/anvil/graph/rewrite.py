@@ -127,6 +127,14 @@ def emit(program: GraphProgram, before: Node, target: Callable[..., Any], *args:
     return node
 
 
+def sizes_of(program: GraphProgram, before: Node, x: Node) -> list[Node | int]:
+    """The sizes of ``x`` as arguments of another call: numbers, or nodes that read them."""
+    return [
+        size if isinstance(size, int) else emit(program, before, torch.ops.aten.sym_size.int, x, dim)
+        for dim, size in enumerate(shape_of(x))
+    ]
+
+
 Rule = Callable[[GraphProgram, Node], Node | None]
 
 

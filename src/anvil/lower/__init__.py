@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 
 from anvil.errors import InputError
+from anvil.frontend.fuse.masked_attention import WRITE_OUT_MASKED_ATTENTION
 from anvil.graph.program import GraphProgram
 from anvil.lower.lowering import Lowering
 from anvil.runtime.plan import Plan
@@ -39,7 +40,7 @@ def lower(
     sizes = dict(fixed or {})
     if phase == "decode":
         sizes[_token_symbol(program)] = 1
-    return Lowering(program, target, quant, attention, sizes).run()
+    return Lowering(WRITE_OUT_MASKED_ATTENTION(program), target, quant, attention, sizes).run()
 
 
 def _token_symbol(program: GraphProgram) -> str:

@@ -6,7 +6,7 @@ import torch
 from torch.fx import Node
 
 from anvil.graph.program import GraphProgram
-from anvil.graph.rewrite import GraphPass, Rule, argument, by_target, emit, is_call, respell, same_shape, shape_of
+from anvil.graph.rewrite import GraphPass, Rule, argument, by_target, is_call, respell, same_shape, shape_of, sizes_of
 
 aten = torch.ops.aten
 
@@ -17,17 +17,10 @@ def _filled(value: float | None) -> Rule:
     def rule(program: GraphProgram, node: Node) -> Node | None:
         names = [parameter.name for parameter in node.target._schema.arguments]
         number = value if value is not None else argument(node, "s" if "s" in names else "fill_value")
-        sizes = list(argument(node, "size")) if "size" in names else _sizes_like(program, node)
+        sizes = list(argument(node, "size")) if "size" in names else sizes_of(program, node, node.args[0])
         return respell(node, aten.full.default, sizes, number, dtype=node.meta["val"].dtype)
 
     return rule
-
-
-def _sizes_like(program: GraphProgram, node: Node) -> list[Node | int]:
-    return [
-        size if isinstance(size, int) else emit(program, node, aten.sym_size.int, node.args[0], dim)
-        for dim, size in enumerate(shape_of(node))
-    ]
 
 
 def _number(node: object) -> float | None:
