@@ -58,7 +58,7 @@ def test_bound_is_tight_enough_for_a_wrong_constant(spec: OpSpec) -> None:
         pytest.skip("an integer result")
     got = F32.round(want * (1 + 1e-4))
     verdict = compare.compare(got, want, spec.bound(SETTING, want, *operands), F32)
-    assert verdict.wrong.mean() > 0.5
+    assert verdict.wrong[want != 0].mean() > 0.5
 
 
 KNOWN = [spec for spec in SPECS.values() if spec.known]

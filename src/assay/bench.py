@@ -16,9 +16,15 @@ from assay.spec import OpSpec
 from assay.strategies.shapes import Dims
 from assay.strategies.values import ZERO_MEAN
 
-#: Operations one drawn example may cost: milliseconds in process, and about as long under an emulator.
-IN_PROCESS_LIMIT = 1 << 20
+#: Operations one drawn example may cost: about a millisecond natively, a few under an emulator.
+NATIVE_LIMIT = 1 << 19
 EMULATED_LIMIT = 1 << 17
+EMULATORS = ("qemu", "bochs")
+
+
+def native(status: TargetStatus) -> bool:
+    """Whether the target runs on this machine's own CPU."""
+    return status.runs and not status.executor.startswith(EMULATORS)
 
 
 @dataclass
@@ -63,7 +69,7 @@ class Subject:
     @property
     def limit(self) -> int:
         """Operations a drawn example may cost here."""
-        return IN_PROCESS_LIMIT if self.status.executor.startswith(("in-process", "torch")) else EMULATED_LIMIT
+        return NATIVE_LIMIT if native(self.status) else EMULATED_LIMIT
 
     def setting(self, example: Example) -> Setting:
         """What the bound needs to know of this case and example."""
@@ -99,8 +105,9 @@ class Bench:
 
     @property
     def reference(self) -> str | None:
-        """The target all others are compared to bit by bit: the first that runs here."""
-        return next((status.name for status in self.statuses.values() if status.runs), None)
+        """The target all others are compared to bit by bit: the first that runs natively, else the first that runs."""
+        running = sorted((s for s in self.statuses.values() if s.runs), key=lambda s: not native(s))
+        return running[0].name if running else None
 
     def cases(self, specs: Mapping[str, OpSpec], selection: Selection) -> Iterator[Case]:
         """Every selected case, in order of spec, variant, dtype, mode, target."""
