@@ -38,6 +38,7 @@ class Context:
         self.rows: list[Row] = []
         self.kernels: dict[str, Kernel] = {}
         self.weights: dict[str, str] = {}
+        self._packed: dict[tuple[int, str], str] = {}  # parameter tensor and layout -> weight buffer
         self.escaping: set[Node] = set()  # nodes whose memory a caller receives
 
     def size(self, value: Any) -> Size:
@@ -87,14 +88,13 @@ class Context:
 
     def weight(self, node: Node, shape: Sequence[Size], dtype: str, layout: str) -> View:
         """The buffer that holds parameter ``node`` in ``layout``; one per tensor and layout, however often used."""
-        tensor = self.program.params[node.name]
-        for name, known in self.weights.items():
-            if self.program.params[known] is tensor and self.buffers[name].layout == layout:
-                break
-        else:
+        key = (id(self.program.params[node.name]), layout)
+        if key not in self._packed:
             name = self.unique(node.name if layout == "plain" else f"{node.name}.{layout}")
             self.buffers[name] = Buffer(name, "weight", dtype, tuple(shape), layout)
             self.weights[name] = node.name
+            self._packed[key] = name
+        name = self._packed[key]
         sizes = self.buffers[name].shape
         return View(name, 0, sizes, dense_strides(sizes))
 

@@ -212,7 +212,11 @@ class Lowering(Context):
 
     def _returned(self) -> list[Node]:
         (output,) = (node for node in self.nodes if node.op == "output")
-        return [value for value in output.args[0] if isinstance(value, Node)]
+        returned = [value for value in output.args[0] if isinstance(value, Node)]
+        numbers = [node for node in returned if not isinstance(node.meta["val"], torch.Tensor)]
+        if numbers:
+            raise self.unsupported(numbers[0], "a program can return tensors only, not numbers")
+        return returned
 
     def _escaping(self) -> set[Node]:
         """Nodes whose memory the caller receives: returned ones, and those they are only views of."""

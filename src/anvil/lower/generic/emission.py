@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from operator import getitem
 from typing import TYPE_CHECKING, Any
 
 from torch.fx import Node
 
+from anvil.kernels.base import Kernel
 from anvil.lower.context import op_title
-from anvil.lower.generic.groups import Group, build_node, resolve_inside
+from anvil.lower.generic.groups import Group, build_node, group_key, resolve_inside
 from anvil.lower.generic.kernel import generate
 from anvil.lower.generic.nest import arrange
 from anvil.lower.generic.operands import memrefs, scalars
@@ -22,13 +23,15 @@ if TYPE_CHECKING:
     from anvil.lower.lowering import Lowering
 
 _TITLE_LENGTH = 40
+_KERNELS: dict[Hashable, Kernel] = {}  # generated in this process, by what they were generated from
 
 
 def emit_copy(low: Lowering, node: Node, source: Tensor, target: View) -> None:
     """A row that writes ``source``, converted to the target's type, to ``target``, which has its sizes."""
     region, dtype = Region(), low.buffers[target.buffer].dtype
     value = region.map(lambda x: x.to(dtype), [source], source.shape, dtype)
-    emit_region(low, region, [region.spread(value)], [target], node, "copy")
+    key = None if source.generator is not None else ("copy", source.dtype, dtype)
+    emit_region(low, region, [region.spread(value)], [target], node, "copy", key)
 
 
 def emit_group(low: Lowering, group: Group) -> dict[Node, Any]:
@@ -52,7 +55,8 @@ def emit_group(low: Lowering, group: Group) -> dict[Node, Any]:
     ]
     targets = [_memory(low, node, which or 0, value) for node, which, value in leaving]
     title = "_".join(dict.fromkeys(op_title(node.target) for node in group.nodes))[:_TITLE_LENGTH]
-    emit_region(low, region, [value for *_, value in leaving], targets, group.nodes[-1], title)
+    key = group_key(low.graph, group)
+    emit_region(low, region, [value for *_, value in leaving], targets, group.nodes[-1], title, key)
     results: dict[Node, Any] = {}
     for (node, which, value), target in zip(leaving, targets, strict=True):
         tensor = Tensor(_in_shape(target, value), value.dtype)
@@ -64,15 +68,27 @@ def emit_group(low: Lowering, group: Group) -> dict[Node, Any]:
 
 
 def emit_region(
-    low: Lowering, region: Region, values: Sequence[Value], targets: Sequence[View], node: Node, title: str
+    low: Lowering,
+    region: Region,
+    values: Sequence[Value],
+    targets: Sequence[View],
+    node: Node,
+    title: str,
+    key: Hashable,
 ) -> None:
-    """A row that computes ``values`` into ``targets``, which have their shapes but for dimensions without a loop."""
+    """A row that computes ``values`` into ``targets``, which have their shapes but for dimensions without a loop.
+
+    Regions of equal ``key`` have equal bodies, step by step; None equals nothing.
+    """
     by_loop = [_by_loop(region, value, target) for value, target in zip(values, targets, strict=True)]
     nest = arrange(region, [value.step for value in values], by_loop)
-    try:
-        kernel = generate(nest, low.target, title)
-    except NotImplementedError as error:
-        raise low.unsupported(node, str(error)) from error
+    known = (key, nest.signature(), low.target)
+    if key is None or known not in _KERNELS:
+        try:
+            _KERNELS[known] = generate(nest, low.target, title)
+        except NotImplementedError as error:
+            raise low.unsupported(node, str(error)) from error
+    kernel = _KERNELS[known]
     low.emit(kernel, [*(operand.view for operand in memrefs(nest)), *scalars(nest)], node)
 
 

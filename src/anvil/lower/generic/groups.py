@@ -6,7 +6,7 @@ no value would leave the joint group and come back into it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import getitem
 from typing import Any
@@ -82,6 +82,30 @@ def remap_dims(graph: Graph, node: Node, shape: tuple[Size, ...]) -> list[int | 
     """Which old dimension each dimension of a permuting or broadcasting node was."""
     arguments = [[graph.context.size(i) for i in a] if isinstance(a, (list, tuple)) else a for a in node.args[1:]]
     return REMAPS[node.target](shape, *arguments)
+
+
+def group_key(graph: Graph, group: Group) -> Hashable:
+    """Equal for groups whose nodes call the same ops with the same constants on operands of the same types."""
+    number = {node: index for index, node in enumerate(group.nodes)}
+
+    def describe(value: Any) -> Hashable:
+        if isinstance(value, (list, tuple)):
+            return tuple(describe(item) for item in value)
+        if not isinstance(value, Node):
+            return "size" if isinstance(value, torch.SymInt) else (type(value), str(value))
+        if value in number:
+            return number[value]
+        if not isinstance(value.meta["val"], torch.Tensor):
+            return "size"
+        if graph.virtual(value) is not None or resolve_inside(graph, group.values, value) is not None:
+            return call(value)
+        return graph.context.dtype(value)
+
+    def call(node: Node) -> Hashable:
+        named = tuple((name, describe(value)) for name, value in sorted(node.kwargs.items()))
+        return str(node.target), tuple(describe(value) for value in node.args), named, graph.context.dtype(node)
+
+    return tuple(call(node) for node in group.nodes)
 
 
 def partition(graph: Graph, nodes: list[Node]) -> dict[Node, Group]:

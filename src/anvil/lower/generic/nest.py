@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -28,6 +28,23 @@ class Nest:
     targets: tuple[View, ...]
     vector: int | None
 
+    def signature(self) -> Hashable:
+        """What distinguishes the code of two nests whose steps have the same bodies."""
+        steps = [
+            (step.kind, step.dtype, step.loops, step.operands, step.combine, _literal(step), self._step_access(step))
+            for step in self.steps
+        ]
+        written = zip(self.stores, self.targets, strict=True)
+        stores = [(store, self.access(self.steps[store].loops, target)) for store, target in written]
+        return len(self.sizes), self.reduced, self.vector, tuple(steps), tuple(stores)
+
+    def _step_access(self, step: Step) -> Hashable:
+        if step.view is None:
+            return None
+        if step.kind == "gather":
+            return len(step.view.sizes), self.gather_access(step)
+        return self.access(step.loops, step.view)
+
     def access(self, loops: Sequence[int], view: View) -> Access:
         """How the lanes of one vector lie in memory: side by side, all on one element, or anyhow."""
         if self.vector not in loops:
@@ -42,6 +59,11 @@ class Nest:
         assert step.view is not None
         moves = last.kind == "iota" and not any(self.vector in index.loops for index in outer)
         return "unit" if moves and same(step.view.strides[-1], 1) else "any"
+
+
+def _literal(step: Step) -> int | float | None:
+    """The number of a scalar that is part of the code."""
+    return step.size if step.kind == "scalar" and isinstance(step.size, (int, float)) else None
 
 
 def arrange(region: Region, stores: Sequence[int], targets: Sequence[View]) -> Nest:
