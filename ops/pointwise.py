@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F
 
 from assay import bounds, reference
+from assay.formats import BF16, F16, F32
 from assay.metamorphic import THREADS, prefix, scaling
 from assay.spec import Cost, Operand, OpSpec
 from assay.strategies.shapes import Shapes, around_tiles
@@ -33,6 +34,8 @@ SHAPES = Shapes(free={"M": around_tiles(), "N": around_tiles(100)}, size=lambda 
 ONE = Cost(lambda d: d["M"] * d["N"], lambda d, size: 2 * size * d["M"] * d["N"])
 TWO = Cost(lambda d: d["M"] * d["N"], lambda d, size: 3 * size * d["M"] * d["N"])
 X, Y = Operand("x", "M N"), Operand("y", "M N")
+#: The narrow types compute in float32 and round once, which for one operation is the correctly rounded result.
+TYPES = (F32, F16, BF16)
 SPECIALS = ("zeros", "denormal", "infinite", "nan", "extreme")
 
 ADD = OpSpec(
@@ -43,6 +46,7 @@ ADD = OpSpec(
     operands=(X, Y),
     shapes=SHAPES,
     result="M N",
+    dtypes=TYPES,
     cost=TWO,
     specials=SPECIALS,
     signed_zero=True,
@@ -56,6 +60,7 @@ MUL = OpSpec(
     operands=(X, Y),
     shapes=SHAPES,
     result="M N",
+    dtypes=TYPES,
     cost=TWO,
     specials=SPECIALS,
     signed_zero=True,
@@ -69,6 +74,7 @@ SILU = OpSpec(
     operands=(X,),
     shapes=SHAPES,
     result="M N",
+    dtypes=TYPES,
     cost=ONE,
     specials=SPECIALS,
     properties=(THREADS, prefix("M", "N")),

@@ -28,6 +28,13 @@ def test_layouts(judge: Judge) -> None:
     judge.explore(judge.within_bound, values=("normal",), layouts=LAYOUTS[1:])
 
 
+@pytest.mark.cases("op", examples=40, has="narrow")
+def test_rounding_bias(judge: Judge) -> None:
+    judge.explore(judge.collect_rounding, values=("normal",))
+    if judge.replayed is None:
+        judge.require_unbiased()
+
+
 @pytest.mark.cases("op", examples=1, has="known")
 def test_known_inputs(judge: Judge) -> None:
     judge.known(("contiguous", "offset", "strided", "stepped", "transposed", "heads_inside"))

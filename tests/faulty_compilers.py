@@ -14,7 +14,7 @@ from assay.backends.torch_eager import EagerBackend, EagerCompiled
 from assay.bench import Bench
 from assay.case import Case
 from assay.explore import PROFILES
-from assay.formats import F32
+from assay.formats import F32, Format
 from assay.judge import Judge
 from assay.spec import OpSpec, registry
 
@@ -47,11 +47,13 @@ def spec(name: str) -> OpSpec:
     return registry(ROOT / "ops")[name]
 
 
-def judge_of(name: str, function: Callable[..., torch.Tensor] | None = None, examples: int = 60) -> Judge:
+def judge_of(
+    name: str, function: Callable[..., torch.Tensor] | None = None, examples: int = 60, fmt: Format = F32
+) -> Judge:
     """The judge of an op compiled by eager, or by a compiler that computes ``function`` instead."""
     backend = EagerBackend() if function is None else FaultyBackend(function=function)
     op = spec(name)
-    case = Case(op, F32, "host", variant="naive" if op.modes else "")
+    case = Case(op, fmt, "host", variant="naive" if op.modes else "")
     return Judge(Bench.of(backend), case, PROFILES["ci"], f"ops/test_ops.py::{name}", examples=examples)
 
 
@@ -130,3 +132,9 @@ def interleaved_pairs(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> 
     """Rotates neighbours (2j, 2j+1) instead of halves (j, j + D/2)."""
     rotated = torch.stack((-x[..., 1::2], x[..., ::2]), dim=-1).flatten(-2)
     return x * cos.unsqueeze(1) + rotated * sin.unsqueeze(1)
+
+
+def truncated(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """bfloat16 sums with the low half of the float32 cut off instead of rounded."""
+    bits = (x.float() + y.float()).view(torch.int32)
+    return (bits & -65536).view(torch.float32).to(torch.bfloat16)

@@ -17,10 +17,12 @@ from faulty_compilers import (
     seen_too_little,
     slot_too_late,
     tiled_heads,
+    truncated,
     without_eps,
 )
 
 from assay.compare import Mismatch
+from assay.formats import BF16
 from assay.judge import Judge
 
 
@@ -83,6 +85,16 @@ def test_same_check_passes_without_the_fault(op: str, check: Callable[[Judge], N
         pytest.skip("eager PyTorch is not bit-equal between shapes")
     check(judge)
     assert judge.tally.examples >= 20
+
+
+def test_truncation_is_a_biased_rounding() -> None:
+    def check(judge: Judge) -> None:
+        judge.explore(judge.collect_rounding, values=("normal",))
+        judge.require_unbiased()
+
+    check(judge_of("add", fmt=BF16))
+    with pytest.raises(Mismatch, match=r"add-bf16-host: rounding is biased.*\n.*mean signed error -0\.[2345]"):
+        check(judge_of("add", truncated, fmt=BF16))
 
 
 def test_a_shrunk_failure_is_small() -> None:

@@ -41,6 +41,10 @@ class Setting:
         """Largest absolute loss of one operation near zero."""
         return self.acc.smallest_normal if self.flushes else self.acc.eta
 
+    def rounding(self, want: np.ndarray) -> np.ndarray:
+        """One rounding of the result to nearest: u_out·|y| + eta_out/2."""
+        return self.out.u * np.abs(want) + 0.5 * self.out.eta
+
     def gamma(self, terms: int) -> float:
         """Relative loss of a contraction of ``terms`` products against S, in units of u: the least of the valid bounds.
 
@@ -67,7 +71,7 @@ def linear(setting: Setting, want: np.ndarray, x: np.ndarray, w: np.ndarray, b: 
     type stays below 4 u of the output and would pass a bound in output units."""
     magnitude = reference.linear(np.abs(x), np.abs(w), None if b is None else np.abs(b))
     terms = x.shape[-1] + (b is not None)
-    return setting.out.u * np.abs(want) + setting.gamma(terms) * setting.acc.u * magnitude + terms * setting.eta
+    return setting.rounding(want) + setting.gamma(terms) * setting.acc.u * magnitude + terms * setting.eta
 
 
 def rms_norm(setting: Setting, want: np.ndarray, x: np.ndarray, w: np.ndarray, *, eps: float) -> np.ndarray:
@@ -88,23 +92,25 @@ def rope(setting: Setting, want: np.ndarray, x: np.ndarray, cos: np.ndarray, sin
     half = x.shape[-1] // 2
     swapped = np.concatenate([x[..., half:], x[..., :half]], axis=-1)
     magnitude = np.abs(x * cos[:, None]) + np.abs(swapped * sin[:, None])
-    return setting.out.u * np.abs(want) + 2.0 * setting.acc.u * magnitude + 2.0 * setting.eta
+    return setting.rounding(want) + 2.0 * setting.acc.u * magnitude + 2.0 * setting.eta
 
 
 def silu(setting: Setting, want: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """4·u_acc·(1 + |x|)·|y| + 4 ulp(y) + |x|·smallest normal.
+    """4·u_acc·(1 + |x|)·|y| + 4 ulp_acc(y) + one rounding + |x|·smallest normal.
 
     A 4-ulp exp whose argument may be off by u·|x|, one sum, one division. Tighter than 4·u·|x| + 4 ulp(y) for negative
     x, where y is small. The last term: a sigmoid below the smallest normal number may vanish (exp(−x) overflows).
     """
-    relative = 4.0 * setting.acc.u * (1.0 + np.abs(x)) * np.abs(want)
-    return relative + 4.0 * setting.out.ulp(want) + np.abs(x) * setting.acc.smallest_normal
+    relative = 4.0 * setting.acc.u * (1.0 + np.abs(x)) * np.abs(want) + 4.0 * setting.acc.ulp(want)
+    return relative + setting.rounding(want) + np.abs(x) * setting.acc.smallest_normal
 
 
 def swiglu(setting: Setting, want: np.ndarray, gate: np.ndarray, up: np.ndarray) -> np.ndarray:
-    """silu's bound times |up|, plus one rounding of the product."""
-    inner = silu(Setting(setting.acc, setting.acc, flushes=setting.flushes), reference.silu(gate), gate)
-    return inner * np.abs(up) + setting.out.u * np.abs(want) + setting.eta
+    """silu's bound times |up|, and one rounding of the product.
+
+    In a narrow type that lets silu be rounded before the product, as PyTorch's two operations do, or not.
+    """
+    return silu(setting, reference.silu(gate), gate) * np.abs(up) + setting.rounding(want) + setting.eta
 
 
 def softmax(setting: Setting, want: np.ndarray, x: np.ndarray) -> np.ndarray:
@@ -149,7 +155,7 @@ def attention(
     relative = 2.0 * score_error + (root(k.shape[2]) + 8.0) * setting.acc.u
     magnitude = reference.attention(q, k, np.abs(v), past, scale=scale, causal=causal, window=window, softcap=softcap)
     floor = k.shape[2] * setting.acc.smallest_normal * (1.0 + largest_value(v))
-    return setting.out.u * np.abs(want) + np.expm1(relative) * magnitude + floor
+    return setting.rounding(want) + np.expm1(relative) * magnitude + floor
 
 
 def largest_value(v: np.ndarray) -> float:

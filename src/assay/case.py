@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from assay.formats import Format
+from assay.formats import Format, accumulator
 from assay.spec import Known, Operand, OpSpec
 from assay.strategies import layouts, values
 
@@ -31,6 +31,11 @@ class Case:
         quant = "" if self.quant == "fp32" else self.quant
         parts = (self.spec.name, self.variant, self.format.name, quant, self.target)
         return "-".join(part.replace("-", "_") for part in parts if part)
+
+    @property
+    def narrow(self) -> bool:
+        """Whether results are rounded from a wider accumulator."""
+        return self.spec.out is None and self.format.bits < accumulator(self.format).bits
 
     @property
     def marks(self) -> tuple[str, ...]:

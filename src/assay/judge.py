@@ -20,12 +20,13 @@ from assay.strategies.values import INTEGERS, KNOWN, ZERO_MEAN
 
 @dataclass
 class Tally:
-    """What a check saw: examples run, the worst error/bound and where, the largest error in ulp."""
+    """What a check saw: examples run, the worst error/bound and where, the largest error in ulp, rounded results."""
 
     examples: int = 0
     headroom: float = 0.0
     ulps: float = 0.0
     worst: Example | None = None
+    rounded: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list[tuple[np.ndarray, np.ndarray]])
 
     def note(self, example: Example, verdict: Verdict) -> None:
         if verdict.headroom >= self.headroom:
@@ -137,6 +138,20 @@ class Judge:
         if example.values in ZERO_MEAN and got.size >= compare.NMSE_ELEMENTS and verdict.nmse > allowed:
             size = f"NMSE {verdict.nmse:.2e}, allowed {allowed:.2e} (assay/compare.py)"
             raise Mismatch(report.text(self.case, example, "aggregate error", worst=size, **self._context(example)))
+
+    def collect_rounding(self, example: Example) -> None:
+        """Keep the result and its golden for :meth:`require_unbiased`."""
+        inputs = self.inputs(example)
+        got, want = self.run(inputs, example), self.spec.golden(*arrays(inputs))
+        self.tally.rounded.append((got.ravel(), want.ravel()))
+
+    def require_unbiased(self) -> None:
+        """Over all collected results the mean signed error is that of rounding to nearest. Raises ``Mismatch``."""
+        got, want = (np.concatenate(parts) for parts in zip(*self.tally.rounded, strict=True))
+        bias, allowed = compare.rounding_bias(got, want, self.case.format)
+        if abs(bias) > allowed:
+            size = f"mean signed error {bias:.4f} ulp over {got.size} results, allowed ±{allowed:.4f}"
+            raise Mismatch(f"{self.case.id}: rounding is biased (truncation is at −½)\n  worst    {size}")
 
     def exact(self, example: Example) -> None:
         """On operands whose every intermediate is representable the result equals the golden to the bit."""

@@ -13,6 +13,9 @@ from assay.case import Example
 from assay.judge import Judge
 from assay.strategies.values import INTEGERS
 
+#: Largest smallest normal number of a format that holds products of ordinary values times 2^-8 without underflow.
+SCALABLE = 1e-30
+
 
 @dataclass(frozen=True)
 class Property:
@@ -95,9 +98,14 @@ def reversal(*names: str) -> Property:
 
 
 def scaling(operand: str) -> Property:
-    """The op is linear in ``operand``: 2^k times it gives exactly 2^k times the result."""
+    """The op is linear in ``operand``: 2^k times it gives exactly 2^k times the result.
+
+    Not asked of formats whose exponent range ordinary values times 2^±8 leave.
+    """
 
     def check(judge: Judge, example: Example) -> None:
+        if judge.case.format.smallest_normal > SCALABLE:
+            return
         inputs = judge.inputs(example)
         factor = 2.0 ** (example.seed % 17 - 8)
         scaled = list(inputs)

@@ -147,8 +147,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def wanted(case: Case, here: Bench, *, has: str = "", across: bool = False) -> bool:
-    """``has``: the spec's field must not be empty. ``across``: the target is compared to the reference target."""
-    return (not has or bool(getattr(case.spec, has))) and not (across and case.target == here.reference)
+    """``has``: a field of the case or its spec that is set. ``across``: the target is compared to the reference one."""
+    return (not has or bool(getattr(case, has, None) or getattr(case.spec, has, None))) and not (
+        across and case.target == here.reference
+    )
 
 
 def marks(case: Case) -> list[pytest.MarkDecorator]:
