@@ -63,6 +63,8 @@ class Decoder:
     def reset(self) -> None:
         """Begin new sequences."""
         self.cache.reset()
+        if self._prefill.stale or self._decode.stale:
+            self._start()
 
     def prefill(self, prompts: Sequence[Sequence[int]]) -> np.ndarray:
         """Feed one prompt per sequence (lengths may differ); the greedy next ids, int64 [B].

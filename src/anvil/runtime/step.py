@@ -56,9 +56,14 @@ class Step:
             return executor.array(address, shape, _NUMPY[dtype])
         return np.zeros(shape, _NUMPY[dtype])
 
+    @property
+    def stale(self) -> bool:
+        """Whether memory has moved since the step was bound, as a longer run of another plan can make it."""
+        return self._version != self._memory.version
+
     def __call__(self) -> None:
         """Run once on what ``inputs`` hold; ``outputs`` hold the result. Raises :class:`KernelError`."""
-        if self._version != self._memory.version:
+        if self.stale:
             raise KernelError(f"running plan={self._of.plan.name}: its memory has moved; bind the step again")
         if self._memory.in_process:
             self._memory.executor.run_prepared(self._prepared)
