@@ -3,12 +3,15 @@
 import sys
 
 import numpy as np
+import psutil
 import pytest
 import torch
 
 import anvil
-from anvil.errors import InputError
+from anvil import targets
+from anvil.errors import InputError, KernelError
 from anvil.models import synthetic
+from anvil.runtime import open_executor, status
 from anvil.runtime.step import Step
 
 CONFIG = {
@@ -49,9 +52,8 @@ def greedy(module, ids, count):
 
 
 def last_logits(model):
-    """Logits behind the decoder's last answer."""
-    step = model.decoder._decode
-    return step.outputs[step.result_order[0]].copy()
+    """A copy of the logits behind the decoder's last answer."""
+    return model.decoder.logits.copy()
 
 
 def test_logits_are_those_of_pytorch(model, module):
@@ -97,6 +99,7 @@ def test_prefill_then_decode_is_prefill_of_all(model):
     assert np.array_equal(last_logits(model), logits)
     model.reset()
     assert model.prefill(PROMPT) == token
+    assert last_logits(model).argmax() == token
 
 
 def test_a_prompt_in_chunks_gives_the_same_bits(module, model):
@@ -237,6 +240,7 @@ def test_empty_prompts_are_refused(model):
         ({"context": 64}, r"context=64, expected 1\.\.48"),
         ({"context": 0}, "context=0"),
         ({"max_prefill": 0}, "max_prefill=0, expected at least 1"),
+        ({"threads": 0}, "threads=0, expected at least 1"),
     ],
 )
 def test_bad_options_list_the_choices(module, options, message):
@@ -258,3 +262,27 @@ def test_steps_are_reused(model, monkeypatch):
     token = model.prefill(PROMPT)
     monkeypatch.setattr(Step, "bind", None)
     model.decode(token)
+
+
+@pytest.mark.parametrize("target", [t.name for t in targets.all_targets()])
+def test_every_target_gives_the_same_bits_and_tokens(model, module, target):
+    here = status(targets.get(target))
+    if not here.runs:
+        pytest.skip(here.reason)
+    other = anvil.compile(module, target, threads=2, max_prefill=13)
+    assert np.array_equal(other.logits(PROMPT), model.logits(PROMPT))
+    assert other.generate(PROMPT, 12).ids == model.generate(PROMPT, 12).ids
+    assert np.array_equal(last_logits(other), last_logits(model))
+
+
+def test_a_model_whose_process_died_starts_again(module, model):
+    executor = open_executor(targets.get("x86_64-avx2"), isolated=True)
+    before = set(psutil.Process().children())
+    remote = anvil.compile(module, executor=executor)
+    want = remote.generate(PROMPT, 5).ids
+    (process,) = set(psutil.Process().children()) - before
+    process.kill()
+    with pytest.raises(KernelError, match="process was lost"):
+        remote.decode(1)
+    assert remote.generate(PROMPT, 5).ids == want == model.generate(PROMPT, 5).ids
+    executor.close()

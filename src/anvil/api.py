@@ -63,8 +63,9 @@ def compile(
     """
     goal = _checked(target, quant, attention)
     context = _context(model, context)
-    if max_prefill < 1:
-        raise InputError(f"compiling a model: max_prefill={max_prefill}, expected at least 1")
+    for name, value in (("max_prefill", max_prefill), ("threads", threads)):
+        if value is not None and value < 1:
+            raise InputError(f"compiling a model: {name}={value}, expected at least 1")
     watch = Stopwatch()
     with watch.stage("capture"):
         captured = _capture_model(model, context)

@@ -44,8 +44,10 @@ class Decoder:
         self._decode = Step(self._decode_plan, self._sizes | {"S": 1}, threads=self._threads)
         self._prefill.bind(self._sizes | {"S": self._chunk})
         self._bound = self._chunk
-        self._ids, self._past, self._last = (self._decode.inputs[name] for name in self._decode.argument_order)
+        self._ids, self._past, last = (self._decode.inputs[name] for name in self._decode.argument_order)
+        last[:] = 0
         self._next = self._decode.outputs[self._decode.result_order[1]]
+        self._answered = self._decode
 
     @property
     def cache_bytes(self) -> int:
@@ -60,9 +62,16 @@ class Decoder:
             self._threads = threads
             self._start()
 
+    @property
+    def logits(self) -> np.ndarray:
+        """f32 [B, V] behind the last answer, valid until the next call: what a sampler would choose from."""
+        return self._answered.outputs[self._answered.result_order[0]].reshape(self.batch, -1)
+
     def reset(self) -> None:
-        """Begin new sequences."""
+        """Begin new sequences; after a crash, in a new process."""
         self.cache.reset()
+        if self._decode.stale or self._prefill.stale:
+            self._start()
         if self._prefill.stale or self._decode.stale:
             self._start()
 
@@ -102,6 +111,7 @@ class Decoder:
             last[row] = min(max(len(prompt) - 1 - first, 0), size - 1)
         past[:] = start + first
         step()
+        self._answered = step
         return step.outputs[step.result_order[1]].reshape(self.batch)
 
     def decode(self, tokens: int | Sequence[int] | np.ndarray) -> np.ndarray:
@@ -112,5 +122,6 @@ class Decoder:
         self._ids[:, 0] = tokens
         self._past[:] = past
         self._decode()
+        self._answered = self._decode
         past += 1
         return self._next.reshape(self.batch)
