@@ -12,7 +12,8 @@ from torch.fx import Node
 
 from anvil.dtypes import mlir_name
 from anvil.lower.generic.num import Num, const
-from anvil.lower.generic.region import Operand, Region, Value
+from anvil.lower.generic.region import Region
+from anvil.lower.generic.steps import Value
 from anvil.lower.sizes import broadcast_size
 from anvil.lower.values import Tensor
 from anvil.runtime.plan import Size
@@ -34,11 +35,6 @@ class Call:
 
     def __getitem__(self, name: str) -> Any:
         return self.arguments[name]
-
-    @property
-    def tensors(self) -> list[Operand]:
-        """The tensor operands, in order."""
-        return [value for value in self.arguments.values() if is_operand(value)]
 
     def compute_dtype(self, names: Sequence[str], kind: PROMOTE) -> str:
         """The type PyTorch computes in: the common type of the named arguments, and f32 for f16 and bf16."""

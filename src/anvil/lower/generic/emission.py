@@ -14,7 +14,8 @@ from anvil.lower.generic.groups import Group, build_node, group_key, resolve_ins
 from anvil.lower.generic.kernel import generate
 from anvil.lower.generic.nest import arrange
 from anvil.lower.generic.operands import memrefs, scalars
-from anvil.lower.generic.region import Operand, Region, Value
+from anvil.lower.generic.region import Region
+from anvil.lower.generic.steps import Operand, Value
 from anvil.lower.values import Tensor
 from anvil.lower.views import REMAPS, remapped
 from anvil.runtime.plan import View

@@ -16,7 +16,8 @@ from torch.fx import Node
 
 from anvil.lower.context import Context
 from anvil.lower.generic.call import Build, Call, bind
-from anvil.lower.generic.region import Misfit, Operand, Region, Value
+from anvil.lower.generic.region import Region
+from anvil.lower.generic.steps import Misfit, Operand, Value
 from anvil.lower.sizes import dense_strides
 from anvil.lower.values import Tensor
 from anvil.lower.views import REMAPS

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from anvil import mlir
 from anvil.lower.generic.nest import Nest
 from anvil.lower.generic.num import Num, const, fma, highest, lowest, maximum, minimum, register_type
-from anvil.lower.generic.region import Combine, Step
+from anvil.lower.generic.steps import Combine, Step
 from anvil.mlir import InsertionPoint, arith, ir, linalg, tensor
 
-STAGE = "linalg"
 SIMPLIFY = "canonicalize,cse,linalg-fuse-elementwise-ops,canonicalize,cse"
 """Upstream passes over the module: constants fold, producers with one consumer merge into it."""
 

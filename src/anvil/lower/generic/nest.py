@@ -6,7 +6,8 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from anvil.lower.generic.region import Region, Step
+from anvil.lower.generic.region import Region
+from anvil.lower.generic.steps import Step
 from anvil.lower.sizes import product, same, simplify
 from anvil.runtime.plan import Size, View
 

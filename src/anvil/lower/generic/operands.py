@@ -9,7 +9,7 @@ from anvil.kernels.base import Param
 from anvil.kernels.define import Argument
 from anvil.lower.generic.linalg_builder import signature
 from anvil.lower.generic.nest import Access, Nest
-from anvil.lower.generic.region import Step
+from anvil.lower.generic.steps import Step
 from anvil.lower.sizes import same
 from anvil.runtime.plan import Scalar, View
 

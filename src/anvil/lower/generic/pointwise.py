@@ -12,7 +12,8 @@ from torch._C import NumberType, OptionalType, TensorType
 from anvil.dtypes import mlir_name
 from anvil.lower.generic.call import PROMOTE, Call, as_num, is_operand
 from anvil.lower.generic.num import Num
-from anvil.lower.generic.region import Operand, Region, Value
+from anvil.lower.generic.region import Region
+from anvil.lower.generic.steps import Operand, Value
 from anvil.runtime.plan import Size
 
 

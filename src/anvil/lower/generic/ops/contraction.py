@@ -9,7 +9,8 @@ import torch
 from anvil.lower.generic.call import Build, Call
 from anvil.lower.generic.num import Num
 from anvil.lower.generic.ops.reduction import accumulator
-from anvil.lower.generic.region import Operand, Region, Value
+from anvil.lower.generic.region import Region
+from anvil.lower.generic.steps import Operand, Value
 
 aten = torch.ops.aten
 

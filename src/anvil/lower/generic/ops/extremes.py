@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from anvil.lower.generic.call import Build, Call, broadcast
+from anvil.lower.generic.call import Build, Call
 from anvil.lower.generic.num import Num, compare, highest, select
 from anvil.lower.generic.ops.reduction import dims_of
-from anvil.lower.generic.region import Combine, Region, Value
+from anvil.lower.generic.region import Region
+from anvil.lower.generic.steps import Combine, Value
 from anvil.lower.sizes import dense_strides
 from anvil.lower.values import Tensor
 from anvil.runtime.plan import View
@@ -37,8 +38,7 @@ def _with_index(region: Region, call: Call, combine: Combine) -> tuple[Value, Va
             found = found | compare("ne", x, x)
         return select(found, position, position.const(highest("i64")))
 
-    shape = broadcast([value.shape])
-    candidates = region.map(place, [value, extreme, _positions(value, dims)], shape, "i64")
+    candidates = region.map(place, [value, extreme, _positions(value, dims)], value.shape, "i64")
     index = region.reduce("min", [candidates], dims, keepdim=True)
     kept = [dim for dim in range(len(value.shape)) if keep or dim not in dims]
     left = [extreme.shape[dim] for dim in kept]

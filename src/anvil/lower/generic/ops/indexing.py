@@ -6,7 +6,8 @@ import torch
 
 from anvil.graph import ops as _ops  # noqa: F401 (registers anvil::*)
 from anvil.lower.generic.call import Build, Call
-from anvil.lower.generic.region import Operand, Region, Value
+from anvil.lower.generic.region import Region
+from anvil.lower.generic.steps import Operand, Value
 from anvil.lower.views import remapped
 from anvil.runtime.plan import Size
 

@@ -7,7 +7,8 @@ import torch
 from anvil.lower.generic.call import Build, Call
 from anvil.lower.generic.num import Num, const, function
 from anvil.lower.generic.ops.reduction import accumulator, divided
-from anvil.lower.generic.region import Region, Value
+from anvil.lower.generic.region import Region
+from anvil.lower.generic.steps import Value
 
 aten = torch.ops.aten
 

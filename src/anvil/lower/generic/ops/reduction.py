@@ -8,7 +8,8 @@ import torch
 
 from anvil.lower.generic.call import Build, Call, broadcast
 from anvil.lower.generic.num import Num, function
-from anvil.lower.generic.region import Combine, Operand, Region, Value
+from anvil.lower.generic.region import Region
+from anvil.lower.generic.steps import Combine, Operand, Value
 from anvil.lower.sizes import product
 from anvil.runtime.plan import Size
 
