@@ -124,6 +124,19 @@ def test_thread_count_changes_no_bit(model):
     assert np.array_equal(found[1][2], found[2][2])
 
 
+def test_logits_between_two_decode_steps_leave_the_cache_alone(module):
+    model = anvil.compile(module)  # a fresh one, whose memory has not grown yet
+    model.prefill(PROMPT)
+    token = model.decode(3)
+    want = model.decode(token), last_logits(model)
+    model.reset()
+    model.prefill(PROMPT)
+    token = model.decode(3)
+    model.logits([1] * 48)
+    assert model.decode(token) == want[0]
+    assert np.array_equal(last_logits(model), want[1])
+
+
 def test_sequences_of_a_batch_do_not_see_each_other(model):
     prompts = [PROMPT, PROMPT[:3], [9] * 20]
     alone = [model.generate(prompt, 6).ids for prompt in prompts]

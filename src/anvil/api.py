@@ -86,9 +86,9 @@ def compile(
         memory = _memory(executor, goal, library)
         shared = {"pack": packer(quant, goal), "params": captured.params}
         plans = Plans(
-            logits=Executable(logits, memory, **shared, arena="arena.logits"),
-            prefill=Executable(prefill, memory, **shared),
-            decode=Executable(decode, memory, **shared),
+            logits=Executable(logits, memory, **shared, name="logits", arena="arena.logits"),
+            prefill=Executable(prefill, memory, **shared, name="prefill"),
+            decode=Executable(decode, memory, **shared, name="decode"),
         )
         for executable in plans.each().values():
             executable.upload()

@@ -70,8 +70,6 @@ class Decoder:
     def reset(self) -> None:
         """Begin new sequences; after a crash, in a new process."""
         self.cache.reset()
-        if self._decode.stale or self._prefill.stale:
-            self._start()
         if self._prefill.stale or self._decode.stale:
             self._start()
 

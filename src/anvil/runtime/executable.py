@@ -24,8 +24,10 @@ class Executable:
     between unreadable pages, poisoned, and freed afterwards; otherwise temporaries lie in the memory block called
     ``arena``, which plans that never run at once may share, and in this process inputs are read where they lie.
 
-    ``arena`` says where the temporaries lie for the largest sizes placed so far; ``program`` holds the rows to run
-    (int64 [rows, 2]) after :meth:`place_shared`.
+    ``name`` tells plans of one memory apart.
+
+    The attribute ``arena`` says where the temporaries lie for the largest sizes placed so far; ``program`` holds the
+    rows to run (int64 [rows, 2]) after :meth:`place_shared`.
     """
 
     def __init__(
@@ -36,20 +38,22 @@ class Executable:
         pack: Pack,
         params: Mapping[str, torch.Tensor] | None = None,
         guard: bool = False,
+        name: str = "",
         arena: str = "arena",
     ) -> None:
         self.plan = plan
+        self.name = name or plan.name
         self.memory = memory
         self.binding = Binding(plan)
         self.pack = pack
         self._params: Mapping[str, torch.Tensor | None] = params or {}
         self.guard = guard
-        self._arena_block = arena
+        self.arena_block = arena
         self._kernels = sorted({row.kernel for row in plan.rows})
         self._alive = lifetimes(plan)
         self.arena = Arena({}, 0, 0)
         self._arena_sizes: dict[str, int] = {}
-        self._placed_version: tuple[int, int] | None = None
+        self._placed_in: int | None = None  # generation of the executor
         self.program = np.empty((0, 2), np.int64)
 
     def run(
@@ -119,11 +123,11 @@ class Executable:
         nbytes = self.binding.nbytes(values)
         if not self.guard:
             self._place_arena(nbytes)
-        if self._placed_version == self.memory.version:
+        if self._placed_in == self.memory.executor.generation:
             return
         self.program = self.binding.program(self.memory.functions(self._kernels))
         self.binding.place({name: self._constant(name) for name in self.constants()})
-        self._placed_version = self.memory.version
+        self._placed_in = self.memory.executor.generation
 
     def upload(self) -> None:
         """Pack the known weights and put them into memory now, instead of at first use.
@@ -154,5 +158,5 @@ class Executable:
         if any(size > self._arena_sizes.get(name, -1) for name, size in sizes.items()):
             self._arena_sizes = {name: max(size, self._arena_sizes.get(name, 0)) for name, size in sizes.items()}
             self.arena = place(self._alive, [self._arena_sizes[life.name] for life in self._alive])
-        base = self.memory.block(self._arena_block, max(self.arena.nbytes, 1))
+        base = self.memory.block(self.arena_block, max(self.arena.nbytes, 1))
         self.binding.place({name: base + offset for name, offset in self.arena.offsets.items()})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 
@@ -41,6 +41,11 @@ class Memory:
     @property
     def version(self) -> tuple[int, int]:
         return self.executor.generation, self._moved
+
+    def holds(self, blocks: Mapping[str, int]) -> bool:
+        """Whether every block (key -> address) still lies where it did."""
+        self._forget_lost()
+        return all(self._blocks.get(key, (None,))[0] == address for key, address in blocks.items())
 
     def functions(self, kernels: list[str]) -> dict[str, int]:
         """Addresses of the kernels' packed entries."""

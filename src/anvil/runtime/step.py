@@ -33,19 +33,20 @@ class Step:
 
     def bind(self, values: Mapping[str, int], *, threads: int | None = None) -> None:
         """Set the sizes and, if given, the thread count; arrays handed out before are void."""
-        self._values = dict(values)
         self._threads = threads or self._threads
         owner, memory = self._of, self._memory
         owner.place_shared(values)
         shapes, nbytes = owner.binding.shapes(values), owner.binding.nbytes(values)
+        self._blocks = {owner.arena_block: memory.block(owner.arena_block, 0)}
         for name, buffer in owner.plan.buffers.items():
-            if buffer.role in ("input", "output"):
-                address = memory.block(f"{owner.plan.name}.{name}", max(nbytes[name], 1))
+            if buffer.role not in ("input", "output", "cache"):
+                continue
+            key = f"cache.{name}" if buffer.role == "cache" else f"{owner.name}.{name}"
+            address = self._blocks[key] = memory.block(key, max(nbytes[name], 1))
+            owner.binding.place({name: address})
+            if buffer.role != "cache":
                 arrays = self.inputs if buffer.role == "input" else self.outputs
                 arrays[name] = self._array(address, shapes[name], buffer.dtype)
-                owner.binding.place({name: address})
-            elif buffer.role == "cache":
-                owner.binding.place({name: memory.block(f"cache.{name}", nbytes[name])})
         owner.binding.bind(values)
         self._version = memory.version
         self._prepared = memory.executor.prepare(owner.program, owner.binding.words, threads=self._threads)
@@ -58,7 +59,9 @@ class Step:
 
     @property
     def stale(self) -> bool:
-        """Whether memory has moved since the step was bound, as a longer run of another plan can make it."""
+        """Whether memory of this step has moved or was lost since it was bound."""
+        if self._version != self._memory.version and self._memory.holds(self._blocks):
+            self._version = self._memory.version  # it was other blocks that moved
         return self._version != self._memory.version
 
     def __call__(self) -> None:
