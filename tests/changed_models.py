@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cache
 
 import torch
 import torch.nn.functional as F
-from tiny_models import SIZES, randomise, tiny_llama
+from tiny_models import SIZES, randomise, tiny_llama, token_ids
 from torch import nn
 from transformers import (
     Gemma2Config,
@@ -19,6 +20,9 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
+
+from anvil.frontend.capture import capture
+from anvil.graph.program import GraphProgram
 
 
 class PostNormLayer(LlamaDecoderLayer):
@@ -190,3 +194,12 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "gemma2": gemma2,
     "written_out": lambda: randomise(WrittenOut()),
 }
+
+
+@cache
+def captured(name: str) -> tuple[nn.Module, GraphProgram]:
+    """A model and its program ids [B, S] -> logits [B, S, V], captured once for all tests of a process."""
+    model = MODELS[name]()
+    hugging_face = hasattr(model, "config")
+    options = {"kwargs": {"use_cache": False}, "select": lambda output: output.logits} if hugging_face else {}
+    return model, capture(model, (token_ids(2, 5),), ({0: "B", 1: "S"},), name, ranges={"S": (1, 64)}, **options)

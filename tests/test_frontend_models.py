@@ -6,7 +6,7 @@ from functools import cache
 
 import pytest
 import torch
-from changed_models import MODELS
+from changed_models import MODELS, captured
 from tiny_models import (
     assert_same_function,
     one_thread,  # noqa: F401
@@ -14,13 +14,10 @@ from tiny_models import (
     run_chunks,
     token_ids,
 )
-from torch import nn
 
-from anvil.frontend.capture import capture
 from anvil.frontend.incrementalise import incrementalise
 from anvil.frontend.stages import each_stage
 from anvil.graph.describe import op_name
-from anvil.graph.program import GraphProgram
 
 TOKENS = 9
 
@@ -29,21 +26,15 @@ class Case:
     """A model, what it says about some tokens, and its programs."""
 
     def __init__(self, name: str) -> None:
-        self.model = MODELS[name]()
+        model, program = captured(name)
         self.ids = token_ids(2, TOKENS)
-        hugging_face = hasattr(self.model, "config")
-        options = {"kwargs": {"use_cache": False}, "select": lambda output: output.logits} if hugging_face else {}
-        self.stages = list(each_stage(_capture(self.model, **options)))
+        self.stages = list(each_stage(program))
         with torch.no_grad():
-            output = self.model(self.ids)
-        self.logits = output.logits if hugging_face else output
+            output = model(self.ids)
+        self.logits = getattr(output, "logits", output)
 
     def count(self, name: str) -> int:
         return sum(op_name(node) == name for node in self.stages[-1].module.graph.nodes)
-
-
-def _capture(model: nn.Module, **options) -> GraphProgram:
-    return capture(model, (token_ids(2, 5),), ({0: "B", 1: "S"},), ranges={"S": (1, 64)}, **options)
 
 
 case = cache(Case)
