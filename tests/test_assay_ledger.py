@@ -50,7 +50,11 @@ def test_an_ok_case_says_which_checks_did_not_run() -> None:
 
 
 def test_a_later_result_replaces_an_earlier_one() -> None:
-    assert row(result("a", "failed", reason="x"), result("a", "ok", 0.1)).status == "ok"
+    assert row(result("a", "failed", reason="x", run="1"), result("a", "ok", 0.1, run="2")).status == "ok"
+
+
+def test_a_failure_is_not_forgotten_within_its_run() -> None:
+    assert row(result("a", "failed", reason="x", run="1"), result("a", "ok", 0.1, run="1")).status == "failed"
 
 
 def test_targets_and_modes_are_rows_of_their_own() -> None:

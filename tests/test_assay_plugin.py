@@ -53,9 +53,10 @@ BACKEND = Backend()
 EVERY_CHECK = 14
 OP = '''"""add alone."""
 from dataclasses import replace
+from assay.formats import F32
 from assay.spec import load
 from pathlib import Path
-SPECS = (load(Path(%r)).ADD,)
+SPECS = (replace(load(Path(%r)).ADD, dtypes=(F32,)),)
 '''
 pytest_plugins = ["pytester"]
 CONFIG = "[pytest]\naddopts = --strict-markers -p no:cacheprovider\nxfail_strict = true\n"
@@ -227,3 +228,16 @@ def test_a_stored_worst_input_is_run_first(project: pytest.Pytester) -> None:
     assert done.ret == 1 and "add-f32-one-M1N7" in output(done)
     (row,) = results(project)
     assert row.examples <= 3
+
+
+def test_a_deep_run_keeps_the_worst_inputs_it_found(project: pytest.Pytester) -> None:
+    shutil.copy(ROOT / "ops" / "rms_norm.py", project.path / "ops")
+    (project.path / "ops" / "add.py").unlink()
+    arguments = ("--profile", "deep", "-k", "within_bound", "--backend", "torch_eager")
+    done = run(project, *arguments)
+    assert done.ret == 0
+    (line,) = (project.path / "ops" / "worst.jsonl").read_text().splitlines()
+    kept = json.loads(line)
+    assert kept["name"] == "rms_norm" and 0 < kept["headroom"] <= 1
+    (first, row) = rows(project)
+    assert first.seed != 0 and row.examples > 1000 and row.metric("headroom") == kept["headroom"]

@@ -170,3 +170,16 @@ def test_the_tally_counts_what_was_run() -> None:
     judge = judge_of("add", examples=30)
     judge.explore(judge.within_bound, values=("normal",))
     assert judge.tally.examples >= 30 and judge.tally.headroom == 0.0
+
+
+def test_a_guided_search_climbs_towards_its_score() -> None:
+    def nearest(guided: bool) -> int:
+        """How near the search came to one seed among 65,536."""
+        seen: list[int] = []
+        strategy = examples(SPECS["add"], {}, 1 << 16, values=("normal",))
+        score = (lambda: -float(seen[-1])) if guided else None
+        explore(lambda example: seen.append(abs(example.seed - 12345)), strategy, count=300, seed=3, score=score)
+        return min(seen)
+
+    assert nearest(guided=True) == 0
+    assert nearest(guided=False) > 0

@@ -17,7 +17,11 @@ from assay.spec import OpSpec
 
 @dataclass(frozen=True)
 class Profile:
-    """How hard to look. ``scale`` multiplies the examples a check asks for; ``guided`` climbs towards error/bound."""
+    """How hard to look.
+
+    ``scale`` multiplies the examples a check asks for; ``random`` draws others in every run, unless a seed is given;
+    ``guided`` climbs towards a larger error/bound.
+    """
 
     name: str
     scale: float
@@ -70,13 +74,14 @@ def explore(
     *,
     count: int,
     seed: int,
-    guided: bool = False,
+    score: Callable[[], float] | None = None,
 ) -> None:
     """Run ``body`` on ``count`` drawn examples. Raises what it raised on the smallest failing one.
 
-    The same seed draws the same examples. ``Stop`` ends the search at once.
+    The same seed draws the same examples. ``Stop`` ends the search at once. With ``score``, asked after each example,
+    the search climbs towards larger scores.
     """
-    phases = (Phase.generate, Phase.target, Phase.shrink) if guided else (Phase.generate, Phase.shrink)
+    phases = (Phase.generate, Phase.target, Phase.shrink) if score else (Phase.generate, Phase.shrink)
 
     @hypothesis.seed(seed)
     @hypothesis.settings(
@@ -92,6 +97,8 @@ def explore(
     @hypothesis.given(strategy)
     def search(example: Example) -> None:
         body(example)
+        if score is not None:
+            hypothesis.target(score())
 
     try:
         search()

@@ -25,10 +25,12 @@ class Tally:
     examples: int = 0
     headroom: float = 0.0
     ulps: float = 0.0
+    last: float = 0.0
     worst: Example | None = None
     rounded: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list[tuple[np.ndarray, np.ndarray]])
 
     def note(self, example: Example, verdict: Verdict) -> None:
+        self.last = verdict.headroom if np.isfinite(verdict.headroom) else 0.0
         if verdict.headroom >= self.headroom:
             self.headroom, self.worst = verdict.headroom, example
         if verdict.kind == "bound":
@@ -84,7 +86,7 @@ class Judge:
                     examples(self.spec, edges, self.subject.limit, values=values, layouts=layouts),
                     count=self.profile.count(self.examples),
                     seed=seed_of(f"{self.nodeid}{label}", self.seed),
-                    guided=self.profile.guided,
+                    score=(lambda: self.tally.last) if self.profile.guided else None,
                 )
         except Stop as stop:
             raise stop.cause from None

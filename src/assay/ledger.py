@@ -37,11 +37,17 @@ class LedgerRow:
 
 
 def rows(records: Iterable[Row]) -> list[LedgerRow]:
-    """The ledger of some records, sorted. Of a check recorded more than once the last result counts."""
+    """The ledger of some records, sorted.
+
+    Of a check recorded in several runs the last result counts; within one run a failure is never replaced.
+    """
     latest: dict[tuple[str, str, str], Result] = {}
     for record in records:
         if isinstance(record, Result):
-            latest[record.case.id, record.case.shape, record.check] = record
+            key = record.case.id, record.case.shape, record.check
+            before = latest.get(key)
+            if before is None or before.status != "failed" or before.run != record.run:
+                latest[key] = record
     grouped: dict[tuple[str, ...], list[Result]] = {}
     for result in latest.values():
         grouped.setdefault(_key(result.case), []).append(result)

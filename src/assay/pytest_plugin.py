@@ -6,10 +6,10 @@ Tests ask for the fixture ``judge`` and say which cases they want: ``@pytest.mar
 from __future__ import annotations
 
 import functools
+import secrets
 import shlex
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +25,17 @@ from assay.explore import PROFILES
 from assay.judge import Judge
 from assay.record import provenance
 from assay.record.controller import CASE, Controller
+from assay.record.facts import facts, key_of
 from assay.record.rows import CaseKey, Run
 from assay.record.writer import RecordError, Writer
 from assay.spec import OpSpec, registry
 from assay.strategies.shapes import is_suffix
 from assay.tokens.check import ModelCheck
-from assay.worst import stored_examples
+from assay.worst import Keeper, stored_examples
 
 BENCH = pytest.StashKey[Bench]()
 OPS = Path("ops")
+WORST = OPS / "worst.jsonl"
 ANVIL = "anvil"
 
 
@@ -60,9 +62,13 @@ def pytest_configure(config: pytest.Config) -> None:
         bench(config)  # what was asked for must exist; without options it is looked up when a test needs it
     list(replays(config))
     if not hasattr(config, "workerinput"):
+        if PROFILES[option(config, "--profile")].random and not option(config, "--seed"):
+            config.option.seed = secrets.randbits(32)  # recorded, and handed to the workers with the other options
         run = run_row(config)
         controller = Controller(writer(config, run), lambda: known_keys(config), run)
         config.pluginmanager.register(controller, "assay-controller")
+        if option(config, "--profile") == "deep":
+            config.pluginmanager.register(Keeper(config.rootpath / WORST), "assay-worst")
 
 
 def bench(config: pytest.Config) -> Bench:
@@ -114,12 +120,6 @@ def writer(config: pytest.Config, run: Run) -> Writer | None:
         return Writer(Path(folder) / f"{run.run}.jsonl") if folder else None
     except RecordError as error:
         pytest.exit(str(error), returncode=error.exit_code)
-
-
-def key_of(case: Case, shape: str = "") -> CaseKey:
-    spec = case.spec
-    names = (case.id, spec.kind, spec.name, case.target, case.format.name, case.quant, case.variant)
-    return CaseKey(*names, shape, spec.digest)
 
 
 def known_keys(config: pytest.Config) -> dict[str, CaseKey]:
@@ -205,7 +205,7 @@ def judge(request: pytest.FixtureRequest) -> Judge:
         seed=option(config, "--seed"),
         examples=mark.kwargs["examples"],
         replayed=example,
-        stored=stored_examples(config.rootpath / OPS / "worst.jsonl", case.spec),
+        stored=stored_examples(config.rootpath / WORST, case.spec),
     )
 
 
@@ -243,20 +243,3 @@ def recorder(item: pytest.Function) -> Callable[[str, str], dict[str, Any]] | No
         if isinstance(value, ModelCheck):
             return value.facts
     return None
-
-
-def facts(judge: Judge, status: str, reason: str) -> dict[str, Any]:
-    """What the controller needs for one result row, as plain data that crosses process borders."""
-    tally, subject, shape = judge.tally, judge.subject, judge.replayed.suffix(judge.spec) if judge.replayed else ""
-    worst = (tally.worst.suffix(judge.spec), tally.worst.code) if tally.worst else ("", "")
-    return {
-        "case": asdict(key_of(judge.case, shape)),
-        "status": status,
-        "reason": reason,
-        "executor": subject.status.executor,
-        "artifact": subject.artifact,
-        "examples": tally.examples,
-        "headroom": float(tally.headroom) if tally.examples else None,
-        "ulps": float(tally.ulps) if tally.examples else None,
-        "worst": list(worst),
-    }

@@ -7,8 +7,12 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from assay.case import Example
+from assay.record.controller import CASE
 from assay.spec import OpSpec
 
 
@@ -47,6 +51,24 @@ def merge(old: Iterable[Worst], new: Iterable[Worst]) -> list[Worst]:
         if worst.name not in best or worst.headroom > best[worst.name].headroom:
             best[worst.name] = worst
     return [best[name] for name in sorted(best)]
+
+
+class Keeper:
+    """Plugin of a deep run's writing process: at its end, the worst inputs it found join those stored."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.found: list[Worst] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Collect the worst example of every check that passed; one that failed is not an input to keep but a fault."""
+        facts: dict[str, Any] | None = dict(report.user_properties).get(CASE) if report.when == "call" else None
+        if facts and facts["status"] == "ok" and facts["headroom"] and facts["worst"][0]:
+            self.found.append(Worst(facts["case"]["name"], *facts["worst"], facts["headroom"]))
+
+    def pytest_sessionfinish(self) -> None:
+        if self.found:
+            write(self.path, merge(read(self.path), self.found))
 
 
 def write(path: Path, found: Iterable[Worst]) -> None:
