@@ -1,13 +1,17 @@
 """Attention for decoding: few queries (usually one) over a long cache, with an online softmax.
 
 Same arithmetic as ``flash`` to the bit (:mod:`anvil.attention.online`), but one query at a time: 16 keys lie side by
-side in the lanes of a vector. Keys are read four components at a time and transposed in registers.
-(batch, head, query) units are split over threads. Error: the attention bound of the numeric contract.
+side in the lanes of a vector. Keys are copied to the stack row by row, so that memory is read in order (reading it
+transposed is two to three times slower), then transposed in registers, four components at a time.
+Rows (batch, head, query) are split over threads; those of a thread that share a key head, up to ``_ROWS``, take a
+block of keys one after the other, so that the cache is read from memory once.
+Error: the attention bound of the numeric contract.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 
@@ -20,7 +24,9 @@ from anvil.kernels.dsl import (
     Ref,
     Val,
     cast,
+    ceil_div,
     const,
+    eq,
     first_lanes,
     fma,
     greater,
@@ -33,12 +39,15 @@ from anvil.kernels.dsl import (
     stack,
     tree,
 )
-from anvil.kernels.flow import each_vector, for_, if_, in_pieces, my_range
+from anvil.kernels.flow import choose, each_vector, for_, if_, in_pieces, my_range
 from anvil.kernels.mathlib.exponential import exp
 from anvil.targets.base import Target
 
-_QUAD = 4  # components of k read at a time
+_DEPTH = 128  # components copied to the stack at a time
+_QUAD = 4  # components transposed at a time
 _COLUMNS = 4  # vectors of v held in registers at a time
+_ROWS = 16  # rows that take a block of keys in turn, at most
+_MAXIMUM, _TOTAL = 0, 1  # what is kept of each row between blocks
 
 
 @dataclass(frozen=True)
@@ -47,7 +56,8 @@ class _Query:
     k: Ref
     v: Ref
     y: Ref
-    weights: Ref  # [KEYS] scores, then weights, of a block
+    weights: Ref  # [KEYS] scores, then weights, of this query and a block
+    tile: Ref  # [LANES + 1][_DEPTH]: components of 16 keys, and of q
     scale: Val
     place: tuple[Val, Val, Val]  # batch, head, query
     kv: tuple[Val, Val]  # batch, key head
@@ -58,73 +68,122 @@ class _Query:
 @functools.cache
 def build(target: Target, visibility: Visibility = Visibility()) -> Kernel:  # noqa: B008 (frozen)
     def body(q: Ref, k: Ref, v: Ref, past: Ref, y: Ref, scale: Val, tid: Val, nthreads: Val) -> None:
-        weights = stack("f32", KEYS)
-        heads, queries = q.dim(1), q.dim(2)
-        with for_(*my_range(q.dim(0) * heads * queries, tid, nthreads)) as unit:
-            query, row = unit.index % queries, unit.index // queries
-            batch, head = row // heads, row % heads
-            kv_head = head // (heads // k.dim(1))
-            position = cast(past.load(batch), "index") + query
-            limits = visibility.limits(position, k.dim(2))
-            _attend(_Query(q, k, v, y, weights, scale, (batch, head, query), (batch, kv_head), *limits))
+        weights, state = stack("f32", _ROWS, KEYS), stack("f32", 2, _ROWS)
+        tile = stack("f32", LANES + 1, _DEPTH)
+        heads, queries, kv_heads = q.dim(1), q.dim(2), greater(k.dim(1), index(1))
+        sharing = greater(heads // kv_heads * queries, index(1))
+
+        def query_of(row: Val, slot: Val) -> _Query:
+            query, batch, head = row % queries, row // queries // heads, row // queries % heads
+            limits = visibility.limits(cast(past.load(batch), "index") + query, k.dim(2))
+            kv = (batch, head // (heads // kv_heads))
+            return _Query(q, k, v, y, weights.at(slot, rank=1), tile, scale, (batch, head, query), kv, *limits)
+
+        first, last = my_range(q.dim(0) * heads * queries, tid, nthreads)
+        with for_(first // sharing, ceil_div(last, sharing)) as group:
+            begin = greater(first, group.index * sharing)
+            end = lesser(last, (group.index + 1) * sharing)
+            kv = (group.index // kv_heads, group.index % kv_heads)
+            position = cast(past.load(kv[0]), "index")
+            first_key, _ = visibility.limits(position, k.dim(2))
+            _, last_key = visibility.limits(position + (queries - 1), k.dim(2))
+            with for_(begin, end, _ROWS) as rows:
+                count = lesser(end - rows.index, index(_ROWS))
+
+                def each_query(body: Callable[[_Query, Val], None]) -> None:
+                    with for_(0, count) as slot:
+                        body(query_of(rows.index + slot.index, slot.index), slot.index)
+
+                each_query(lambda o, slot: _begin(o, state, slot))
+                with for_(first_key // KEYS * KEYS, last_key, KEYS) as block:
+                    each_query(lambda o, slot: _forget(o))
+                    with for_(block.index, lesser(block.index + KEYS, last_key), LANES) as keys:
+                        _score_keys(k.at(*kv, rank=2), keys.index, keys.index - block.index, last_key, tile, each_query)
+                    each_query(lambda o, slot: _add_block(o, state, slot, block.index))
+                each_query(lambda o, slot: _finish(o, state, slot))
 
     edges = [("T", LANES), ("T", KEYS), ("D", LANES), ("D", _COLUMNS * LANES)]
     return define("attention_decode" + visibility.suffix, arguments(), body, edges=edges)
 
 
-def _attend(o: _Query) -> None:
-    size = o.q.dim(3)
+def _begin(o: _Query, state: Ref, slot: Val) -> None:
+    state.store(const(-inf, "f32"), _MAXIMUM, slot)
+    state.store(const(0.0, "f32"), _TOTAL, slot)
 
     def clear(column: Val, mask: Val | None) -> None:
         o.y.store(const(0.0, "f32", lanes=LANES), *o.place, column, mask=mask)
 
-    each_vector(0, size, clear)
-    with for_(o.first // KEYS * KEYS, o.last, KEYS, carry=[const(-inf, "f32"), const(0.0, "f32")]) as block:
-        keys = lesser(o.last - block.index, index(KEYS))
-        maximum = greater(_scores(o, block.index, keys), block.carry[0])
-        factor, total = _weigh(o, block.carry[0], block.carry[1], maximum)
-        _accumulate(o, block.index, keys, factor)
-        block.next([maximum, total])
-    total = splat(nonzero(block.results[1]))
+    each_vector(0, o.q.dim(3), clear)
+
+
+def _forget(o: _Query) -> None:
+    for group in range(0, KEYS, LANES):
+        o.weights.store(const(-inf, "f32", lanes=LANES), group)
+
+
+def _score_keys(
+    k: Ref, first_key: Val, place: Val, last_key: Val, tile: Ref, each_query: Callable[[Callable[..., None]], None]
+) -> None:
+    """scores[place ..] = q k scale of 16 keys for every query, -Inf where a key is not visible."""
+    size = k.dim(1)
+    with for_(0, size, _DEPTH) as part:
+        depth = lesser(size - part.index, index(_DEPTH))
+        with for_(0, LANES) as row:  # rows past the last visible key repeat it: nothing else may be read
+            _copy(k.at(lesser(first_key + row.index, last_key - 1), part.index, rank=1), tile, row.index, depth)
+
+        def add(o: _Query, slot: Val) -> None:
+            _copy(o.q.at(*o.place, part.index, rank=1), tile, index(LANES), depth)
+            zero = const(0.0, "f32", lanes=LANES)
+            chain = choose(eq(part.index, 0), lambda: zero, lambda: o.weights.load(place, lanes=LANES), zero)
+            o.weights.store(_dot_products(tile, depth, chain), place)
+
+        each_query(add)
+
+    def mask(o: _Query, slot: Val) -> None:
+        keys = splat(cast(first_key, "i32")) + iota()
+        visible = (keys >= splat(cast(o.first, "i32"))) & (keys < splat(cast(o.last, "i32")))
+        score = o.weights.load(place, lanes=LANES) * splat(o.scale)
+        o.weights.store(select(visible, score, const(-inf, "f32", lanes=LANES)), place)
+
+    each_query(mask)
+
+
+def _dot_products(tile: Ref, depth: Val, chain: Val) -> Val:
+    """Continue the chains of 16 keys over the components in the tile."""
+    with for_(0, depth, _QUAD, carry=chain) as loop:
+        rows = tile.at(0, loop.index, rank=2)
+        sums = loop.carry
+        for lane, column in enumerate(_transpose([rows.load(row, 0, lanes=_QUAD) for row in range(LANES)])):
+            sums = fma(splat(rows.load(LANES, lane)), column, sums)
+        loop.next(sums)
+    return loop.results
+
+
+def _copy(source: Ref, tile: Ref, row: Val, depth: Val) -> None:
+    """Copy ``depth`` elements to a row of the tile, and zeros up to the next whole vector."""
+    each_vector(0, depth, lambda place, mask: tile.store(source.load(place, lanes=LANES, mask=mask), row, place))
+
+
+def _add_block(o: _Query, state: Ref, slot: Val, first_key: Val) -> None:
+    keys = lesser(o.last - first_key, index(KEYS))
+    old_maximum, old_total = state.load(_MAXIMUM, slot), state.load(_TOTAL, slot)
+    best = const(-inf, "f32", lanes=LANES)
+    for group in range(0, KEYS, LANES):
+        best = greater(o.weights.load(group, lanes=LANES), best)
+    maximum = greater(tree(best, greater), old_maximum)
+    factor, total = _weigh(o, old_maximum, old_total, maximum)
+    _accumulate(o, first_key, keys, factor)
+    state.store(maximum, _MAXIMUM, slot)
+    state.store(total, _TOTAL, slot)
+
+
+def _finish(o: _Query, state: Ref, slot: Val) -> None:
+    total = splat(nonzero(state.load(_TOTAL, slot)))
 
     def normalise(column: Val, mask: Val | None) -> None:
         o.y.store(o.y.load(*o.place, column, lanes=LANES, mask=mask) / total, *o.place, column, mask=mask)
 
-    each_vector(0, size, normalise)
-
-
-def _scores(o: _Query, first_key: Val, keys: Val) -> Val:
-    """Fill ``weights`` with the block's scores, -Inf where no visible key is; return their maximum."""
-    nothing = const(-inf, "f32", lanes=LANES)
-    for group in range(0, KEYS, LANES):
-        o.weights.store(nothing, group)
-    with for_(0, keys, LANES, carry=nothing) as group:
-        lane_keys = splat(cast(first_key + group.index, "i32")) + iota()
-        visible = (lane_keys >= splat(cast(o.first, "i32"))) & (lane_keys < splat(cast(o.last, "i32")))
-        score = select(visible, _dot_products(o, first_key + group.index) * splat(o.scale), nothing)
-        o.weights.store(score, group.index)
-        group.next(greater(score, group.carry))
-    return tree(group.results, greater)
-
-
-def _dot_products(o: _Query, first_key: Val) -> Val:
-    """q k of 16 keys from ``first_key``. Keys past the last visible one repeat it: nothing else may be read."""
-    size = o.q.dim(3)
-    whole = size - size % _QUAD
-    keys = [lesser(first_key + lane, o.last - 1) for lane in range(LANES)]
-
-    def step(component: Val, mask: Val | None, chain: Val) -> Val:
-        query = o.q.load(*o.place, component, lanes=_QUAD, mask=mask)
-        rows = [o.k.load(*o.kv, key, component, lanes=_QUAD, mask=mask) for key in keys]
-        for lane, column in enumerate(_transpose(rows)):
-            chain = fma(splat(query[lane]), column, chain)
-        return chain
-
-    with for_(0, whole, _QUAD, carry=const(0.0, "f32", lanes=LANES)) as loop:
-        loop.next(step(loop.index, None, loop.carry))
-    with for_(whole, size, _QUAD, carry=loop.results) as tail:
-        tail.next(step(whole, first_lanes(size - whole, _QUAD), tail.carry))
-    return tail.results
+    each_vector(0, o.q.dim(3), normalise)
 
 
 def _transpose(rows: list[Val]) -> list[Val]:
