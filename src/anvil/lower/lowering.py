@@ -192,10 +192,9 @@ class Lowering(Context):
         shape, dtype = self.shape(node), self.dtype(node)
         cache = next((spec for spec in self.program.caches if spec.placeholder == node.name), None)
         if cache is not None:
-            stored = (shape[0], shape[2], shape[1], shape[3])
-            self.buffers[node.name] = Buffer(node.name, "cache", dtype, stored)
-            lies = View(node.name, 0, stored, dense_strides(stored))
-            self.results[node] = Tensor(remapped(lies, (0, 2, 1, 3), shape), dtype)
+            # A head's slots lie together: a decoding step reads them in order, several times as fast as with gaps.
+            self.buffers[node.name] = Buffer(node.name, "cache", dtype, shape)
+            self.results[node] = Tensor(View(node.name, 0, shape, dense_strides(shape)), dtype)
         elif node.name in self.program.inputs:
             self.results[node] = Tensor(self._input(node, shape, dtype), dtype)
 

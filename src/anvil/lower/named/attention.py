@@ -1,4 +1,4 @@
-"""Rotary embedding, attention and the key/value cache. Heads are dimension 1; in memory tokens come before heads."""
+"""Rotary embedding, attention and the key/value cache. Heads are dimension 1; but for the cache, tokens lie before heads."""
 
 from __future__ import annotations
 
