@@ -87,10 +87,10 @@ def render(results: list[PromptResult], distribution: Distribution, along: Layer
     """The results for a terminal."""
     table = Table(box=None, header_style="bold")
     table.add_column("", no_wrap=True)
-    table.add_column("prompt", max_width=30, no_wrap=True, overflow="ellipsis")
+    table.add_column("prompt", width=30, no_wrap=True, overflow="ellipsis")
     for column in ("equal", "certified", "log-prob error", "/ allowed", "eager's error"):
         table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("answer", no_wrap=True, overflow="ellipsis")
+    table.add_column("answer", max_width=60, no_wrap=True, overflow="ellipsis")
     for result in results:
         table.add_row(
             Text("ok", "green") if result.ok else Text("failed", "red"),
