@@ -1,4 +1,4 @@
-"""Rotary embedding, attention and the key/value cache. Heads are dimension 1; but for the cache, tokens lie before heads."""
+"""Rotary embedding, attention and the key/value cache. Heads are dimension 1; only in a cache do they lie outside."""
 
 from __future__ import annotations
 
