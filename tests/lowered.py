@@ -15,7 +15,7 @@ from anvil.lower import lower
 from anvil.runtime import open_executor
 from anvil.runtime.executable import Executable
 from anvil.runtime.memory import Memory
-from anvil.runtime.pack import packer
+from anvil.runtime.pack import Packer
 from anvil.runtime.program import signature_of
 
 
@@ -41,7 +41,7 @@ class Lowered:
         self.plan = lower(program, targets.get(target), **options)
         library = codegen.compile_library(self.plan.kernels.values(), targets.get(target))
         memory = Memory(executor(target, isolated), library)
-        pack = packer("fp32", targets.get(target))
+        pack = Packer("fp32", targets.get(target))
         self._run = Executable(self.plan, memory, pack=pack, params=program.params, guard=guard)
         self._signature = signature_of(program)
 

@@ -16,7 +16,7 @@ from anvil.lower import lower
 from anvil.runtime.decoder import Decoder
 from anvil.runtime.executable import Executable
 from anvil.runtime.memory import Memory
-from anvil.runtime.pack import packer
+from anvil.runtime.pack import Packer
 
 TARGET = targets.get("x86_64-avx2")
 STEPS = 9
@@ -42,7 +42,7 @@ def test_decoding_chooses_the_tokens_pytorch_chooses(model, plans):
     program, prefill, decode = plans
     library = codegen.compile_library((prefill.kernels | decode.kernels).values(), TARGET)
     memory = Memory(executor(TARGET.name), library)
-    pack = packer("fp32", TARGET)
+    pack = Packer("fp32", TARGET)
     steps = [Executable(plan, memory, pack=pack, params=program.params) for plan in (prefill, decode)]
     decoder = Decoder(*steps, batch=2, capacity=32, chunk=8, threads=1)
     ids = token_ids(2, 11)

@@ -67,7 +67,7 @@ def library():
     return codegen.compile_library([FMA], AVX2)
 
 
-def plain(buffer, tensor):
+def plain(buffer, parameter, tensor):
     return tensor
 
 
@@ -129,7 +129,7 @@ def test_trace_of_an_unknown_node_says_what_there_is(executable):
 def test_known_weights_are_packed_once(executor, library):
     packed = []
 
-    def pack(buffer, tensor):
+    def pack(buffer, parameter, tensor):
         packed.append(buffer.name)
         return -tensor
 

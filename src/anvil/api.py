@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import psutil
 import torch
 
 from anvil import attention as attentions
-from anvil import codegen, quant, targets
+from anvil import codegen, targets
 from anvil.errors import InputError
 from anvil.frontend.capture import capture
 from anvil.frontend.decoding import greedy, last_row
@@ -20,12 +21,14 @@ from anvil.frontend.stages import fuse
 from anvil.graph.layers import layer_outputs
 from anvil.graph.program import GraphProgram
 from anvil.lower import lower
+from anvil.models.base import LoadedModel
+from anvil.quant import Stored, choose
 from anvil.runtime import open_executor
 from anvil.runtime.executable import Executable
 from anvil.runtime.executor import Executor
 from anvil.runtime.memory import Memory
 from anvil.runtime.model import CompiledModel, Plans
-from anvil.runtime.pack import packer
+from anvil.runtime.pack import Packer
 from anvil.runtime.program import CompiledProgram, as_weights, signature_of
 from anvil.targets import Target
 from anvil.timing import Stopwatch
@@ -36,7 +39,7 @@ PREFILL_CHUNK = 512  # tokens of a prompt fed at a time: bounds the arena, chang
 
 
 def compile(
-    model: torch.nn.Module,
+    model: torch.nn.Module | LoadedModel,
     target: str = DEFAULT_TARGET,
     *,
     quant: str = "fp32",
@@ -45,30 +48,36 @@ def compile(
     context: int | None = None,
     max_prefill: int = PREFILL_CHUNK,
     executor: Executor | None = None,
+    measure_weights: bool = False,
 ) -> CompiledModel:
     """Compile a causal language model, a module from ids i64 [B, S] to logits f32 [B, S, V].
 
     Args:
-        model: of transformers, or any module that treats its tokens one by one but for causal attention.
+        model: of transformers, or any module that treats its tokens one by one but for causal attention. Of what
+            ``anvil.models`` loaded, matrices that the source holds in the asked mode are taken as they lie there.
+        quant: a mode (``anvil.quant.modes()``), or ``gguf``: every matrix as the file holds it.
         threads: by default one per physical core; never changes a bit.
         context: tokens the cache has room for per sequence; by default what the model's configuration says, at most
             ``DEFAULT_CONTEXT``.
         max_prefill: tokens of a prompt that are fed at a time.
         executor: where to run; by default this process, or an emulator for a target this machine is not.
+        measure_weights: also measure what quantisation cost each weight, for ``CompiledModel.weights``.
 
     Raises:
         InputError: unknown target, mode or variant (the message lists the known ones), or sizes below 1.
         UnsupportedError: an operation without a lowering, with its arguments and the Python line that called it.
         ToolMissingError: the target cannot run here.
     """
-    goal = _checked(target, quant, attention)
-    context = _context(model, context)
+    goal = _checked(target, attention)
+    module, stored = _opened(model, quant)
+    context = _context(module, context)
     for name, value in (("max_prefill", max_prefill), ("threads", threads)):
         if value is not None and value < 1:
             raise InputError(f"compiling a model: {name}={value}, expected at least 1")
     watch = Stopwatch()
     with watch.stage("capture"):
-        captured = _capture_model(model, context)
+        captured = _capture_model(module, context)
+        captured.stored = {name: stored[path] for name, path in captured.paths.items() if path in stored}
     with watch.stage("fuse"):
         whole = fuse(captured)
         vocabulary = int(_logits_of(whole).shape[-1])
@@ -84,7 +93,8 @@ def compile(
         library = codegen.compile_library(kernels.values(), goal)
     with watch.stage("pack"):
         memory = _memory(executor, goal, library)
-        shared = {"pack": packer(quant, goal), "params": captured.params}
+        pack = Packer(quant, goal, stored=captured.stored, measure=measure_weights)
+        shared = {"pack": pack, "params": captured.params}
         plans = Plans(
             logits=Executable(logits, memory, **shared, name="logits", arena="arena.logits"),
             prefill=Executable(prefill, memory, **shared, name="prefill"),
@@ -102,6 +112,7 @@ def compile(
         layers={layer: node for layer, node in layer_outputs(whole).items() if node in logits.values},
         compile_ms=watch.ms,
         labels={"target": goal.name, "quant": quant, "attention": attention},
+        weights=[replace(row, parameter=captured.paths[row.parameter]) for row in pack.rows.values()],
     )
 
 
@@ -125,7 +136,7 @@ def compile_program(
 
     Raises: as :func:`compile`.
     """
-    goal = _checked(target, quant, attention)
+    goal = _checked(target, attention)
     watch = Stopwatch()
     with watch.stage("fuse"):
         fused = fuse(program) if program.stage == "capture" else program
@@ -134,7 +145,7 @@ def compile_program(
     with watch.stage("kernels"):
         library = codegen.compile_library(plan.kernels.values(), goal)
     memory = _memory(executor, goal, library)
-    executable = Executable(plan, memory, pack=packer(quant, goal), params=program.params, guard=guard)
+    executable = Executable(plan, memory, pack=Packer(quant, goal), params=program.params, guard=guard)
     return CompiledProgram(plan, library, program.inputs, signature_of(program), executable, watch.ms)
 
 
@@ -152,11 +163,17 @@ def _memory(executor: Executor | None, target: Target, library: codegen.Library)
     return memory
 
 
-def _checked(target: str, mode: str, variant: str) -> Target:
+def _checked(target: str, variant: str) -> Target:
     """The target, if everything named is known."""
-    quant.get(mode)
     attentions.get(variant)
     return targets.get(target)
+
+
+def _opened(model: torch.nn.Module | LoadedModel, mode: str) -> tuple[torch.nn.Module, dict[str, Stored]]:
+    """The module, and what its source holds quantised already; checks ``mode`` before anything takes time."""
+    stored = model.stored() if isinstance(model, LoadedModel) and model.stored is not None and mode != "fp32" else {}
+    choose(mode, stored)
+    return model.module if isinstance(model, LoadedModel) else model, stored
 
 
 def _context(model: torch.nn.Module, asked: int | None) -> int:

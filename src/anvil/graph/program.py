@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
+
+if TYPE_CHECKING:
+    from anvil.quant import Stored
 
 
 @dataclass(frozen=True)
@@ -37,4 +41,5 @@ class GraphProgram:
     symbols: dict[str, tuple[int, int | None]]
     caches: tuple[CacheSpec, ...] = ()
     stage: str = "capture"
+    stored: dict[str, Stored] = field(default_factory=dict)  # parameters as a file holds them, quantised already
     notes: list[str] = field(default_factory=list)  # what each pass did, for people

@@ -15,6 +15,7 @@ from anvil.graph.describe import describe_node, source_line
 from anvil.graph.program import GraphProgram
 from anvil.kernels.base import Kernel
 from anvil.lower.sizes import dense_order, dense_strides, to_size
+from anvil.quant import choose
 from anvil.runtime.plan import Buffer, Plan, Role, Row, Scalar, Size, View
 from anvil.targets.base import Target
 
@@ -31,7 +32,7 @@ class Context:
     ) -> None:
         self.program = program
         self.target = target
-        self.quant = quant
+        self.choice = choose(quant, program.stored)
         self.attention = attention
         self.fixed = dict(fixed)
         self.buffers: dict[str, Buffer] = {}

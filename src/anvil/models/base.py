@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from anvil.errors import WeightsError
+from anvil.quant import Stored
 
 
 @dataclass(frozen=True)
@@ -18,13 +19,15 @@ class LoadedModel:
     """A causal language model in PyTorch, ready to be compiled or to serve as the yardstick.
 
     ``module`` maps int64 ids [B, S] to logits [B, S, vocabulary]. ``tokenizer`` is None where the source has none.
-    ``provenance`` says where the weights come from: source, kind, and the SHA-256 of what was read.
+    ``provenance`` says where the weights come from: source, kind, and the SHA-256 of what was read. ``stored`` reads,
+    where the source holds quantised matrices, these as they lie in it, by parameter name.
     """
 
     module: torch.nn.Module
     config: Any
     tokenizer: Any | None
     provenance: dict[str, Any] = field(default_factory=dict)
+    stored: Callable[[], dict[str, Stored]] | None = None
 
     @property
     def context(self) -> int:

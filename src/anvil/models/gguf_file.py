@@ -14,13 +14,14 @@ import torch
 from anvil.errors import WeightsError
 from anvil.models import assemble
 from anvil.models.base import LoadedModel, Source, existing, sha256
+from anvil.models.stored import stored_weights
 
 
 def load(text: str, dtype: torch.dtype) -> LoadedModel:
     """Load a GGUF file with its tokenizer. Raises :class:`WeightsError` for a damaged or truncated one."""
     path = existing(Path(text), f"GGUF file {text}")
     with _parse_once():
-        _check(path)
+        reader = _checked(path)
         module = assemble.causal_lm(path.parent, dtype, what=f"GGUF file {path}", gguf_file=path.name)
         tokenizer = assemble.tokenizer(path.parent, gguf_file=path.name)
     return LoadedModel(
@@ -28,6 +29,7 @@ def load(text: str, dtype: torch.dtype) -> LoadedModel:
         config=module.config,
         tokenizer=tokenizer,
         provenance={"source": text, "kind": SOURCE.kind, "sha256": sha256([path]), "bytes": path.stat().st_size},
+        stored=functools.partial(stored_weights, reader, module),
     )
 
 
@@ -45,8 +47,8 @@ def _parse_once() -> Iterator[None]:
         yield
 
 
-def _check(path: Path) -> None:
-    """The file is GGUF and holds all the tensors its header promises."""
+def _checked(path: Path) -> gguf.GGUFReader:
+    """The file, mapped into memory: it is GGUF and holds all the tensors its header promises."""
     nbytes = path.stat().st_size
     with path.open("rb") as file:
         magic = file.read(4)
@@ -55,7 +57,7 @@ def _check(path: Path) -> None:
             f"loading GGUF file {path}: it begins with {magic!r}, expected b'GGUF'; this is not a GGUF file"
         )
     try:
-        gguf.GGUFReader(str(path))  # maps every tensor, so it fails where one reaches past the end of the file
+        return gguf.GGUFReader(str(path))  # maps every tensor, so it fails where one reaches past the end of the file
     except Exception as error:
         raise WeightsError(
             f"loading GGUF file {path}: bytes={nbytes} is less than its header promises; the file is truncated or "

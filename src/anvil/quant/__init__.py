@@ -5,11 +5,24 @@ from __future__ import annotations
 import functools
 import importlib
 import pkgutil
+from collections.abc import Mapping
 
 from anvil.errors import InputError
-from anvil.quant.base import PackedTensor, QuantMode
+from anvil.quant.base import PackedTensor, Quantised, QuantMode
+from anvil.quant.choice import AS_STORED, Choice, Stored, WeightRow, checked
 
-__all__ = ["PackedTensor", "QuantMode", "get", "modes"]
+__all__ = [
+    "AS_STORED",
+    "Choice",
+    "PackedTensor",
+    "QuantMode",
+    "Quantised",
+    "Stored",
+    "WeightRow",
+    "choose",
+    "get",
+    "modes",
+]
 
 
 @functools.cache
@@ -25,3 +38,8 @@ def get(name: str) -> QuantMode:
     if name not in modes():
         raise InputError(f"choosing a quantisation mode: quant={name!r} is unknown; expected one of {list(modes())}")
     return modes()[name]
+
+
+def choose(name: str, stored: Mapping[str, Stored] | None = None) -> Choice:
+    """The modes of a model's matrices for ``quant=name``; raises :class:`InputError` as :func:`get` does."""
+    return checked(name, modes(), stored or {})

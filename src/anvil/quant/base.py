@@ -73,6 +73,7 @@ class QuantMode:
     build_linear: Callable[[Target, bool], Kernel]
     build_embedding: Callable[[Target], Kernel]
     file: FileBlocks | None = None
+    table: str = ""  # the mode of embeddings and output projections of a model in this mode, if another one
 
     def nbytes(self, outputs: int, inputs: int, target: Target) -> int:
         """Bytes of a packed weight [N, K]."""

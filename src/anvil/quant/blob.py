@@ -25,6 +25,7 @@ def block_mode(
     dequantise: Callable[[Quantised], torch.Tensor],
     *,
     file: FileBlocks | None = None,
+    table: str = "",
 ) -> QuantMode:
     """The mode whose weights lie in one blob. ``formats`` may depend on the target in how codes are decoded.
 
@@ -57,6 +58,7 @@ def block_mode(
         build_linear=build_linear,
         build_embedding=build_embedding,
         file=file,
+        table=table,
     )
 
 

@@ -64,4 +64,5 @@ def to_file(weight: Quantised) -> torch.Tensor:
     return torch.cat([halves_to_bytes(weight.parts["scale"]), nibbles_to_file(weight.parts["codes"] ^ 8)], dim=2)
 
 
-MODE = block_mode("q4_0", FORMAT, quantise, dequantise, file=FileBlocks("Q4_0", 32, 18, from_file, to_file))
+FILE = FileBlocks("Q4_0", 32, 18, from_file, to_file)
+MODE = block_mode("q4_0", FORMAT, quantise, dequantise, file=FILE, table="q8_0")

@@ -70,4 +70,5 @@ def to_file(weight: Quantised) -> torch.Tensor:
     return torch.cat([*halves, nibbles_to_file(weight.parts["codes"])], dim=2)
 
 
-MODE = block_mode("q4_1", FORMAT, quantise, dequantise, file=FileBlocks("Q4_1", 32, 20, from_file, to_file))
+FILE = FileBlocks("Q4_1", 32, 20, from_file, to_file)
+MODE = block_mode("q4_1", FORMAT, quantise, dequantise, file=FILE, table="q8_0")

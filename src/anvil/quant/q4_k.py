@@ -101,4 +101,5 @@ def to_file(weight: Quantised) -> torch.Tensor:
     return torch.cat(pieces, dim=2)
 
 
-MODE = block_mode("q4_k", FORMAT, quantise, dequantise, file=FileBlocks("Q4_K", 256, 144, from_file, to_file))
+FILE = FileBlocks("Q4_K", 256, 144, from_file, to_file)
+MODE = block_mode("q4_k", FORMAT, quantise, dequantise, file=FILE, table="q8_0")

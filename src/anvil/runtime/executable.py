@@ -145,7 +145,7 @@ class Executable:
 
     def _constant(self, name: str) -> int:
         buffer, param = self.plan.buffers[name], self.plan.weights[name]
-        return self.memory.constant(f"{param}|{buffer.layout}", lambda: self.pack(buffer, self._original(param)))
+        return self.memory.constant(f"{param}|{buffer.layout}", lambda: self.pack(buffer, param, self._original(param)))
 
     def _original(self, param: str) -> torch.Tensor:
         tensor = self._params[param]

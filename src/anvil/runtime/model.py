@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from anvil.errors import InputError
+from anvil.quant import WeightRow
 from anvil.runtime.decoder import Decoder
 from anvil.runtime.executable import Executable
 from anvil.runtime.generate import Generation, generate
@@ -47,6 +48,7 @@ class CompiledModel:
     layers: Mapping[str, str] = field(default_factory=dict)
     compile_ms: dict[str, float] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)  # target, quant, attention
+    weights: Sequence[WeightRow] = ()  # every tensor of the model: its mode, bytes, and error where it was measured
     _decoder: Decoder | None = None
 
     def start(self, batch: int = 1) -> Decoder:

@@ -67,7 +67,8 @@ class Run:
     def _contents(self, name: str, buffer: Buffer) -> torch.Tensor | None:
         """What the buffer holds before the run, None for nothing."""
         if buffer.role == "weight":
-            return self._of.pack(buffer, self._arguments[self._of.plan.weights[name]])
+            parameter = self._of.plan.weights[name]
+            return self._of.pack(buffer, parameter, self._arguments[parameter])
         if buffer.role == "input":
             return self._laid_out(name, self._arguments[name])
         return self._arguments[name] if buffer.role == "cache" else None

@@ -41,9 +41,9 @@ def _executor(target: str) -> Executor:
 
 
 @functools.lru_cache(maxsize=1)
-def _module(source: str) -> torch.nn.Module:
+def _model(source: str) -> models.LoadedModel:
     """The model last loaded: it is compiled for one target after another."""
-    return models.load(source).module
+    return models.load(source)
 
 
 @dataclass
@@ -114,7 +114,7 @@ class AnvilBackend:
         self, source: str, target: str, *, quant: str = "fp32", threads: int = 1, context: int | None = None
     ) -> LanguageModel:
         try:
-            return api.compile(_module(source), target, quant=quant, threads=threads, context=context)
+            return api.compile(_model(source), target, quant=quant, threads=threads, context=context)
         except errors.UnsupportedError as error:
             raise Unsupported(str(error)) from error
         except errors.ToolMissingError as error:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch.fx import Node
 
-from anvil import kernels, quant
+from anvil import kernels
 from anvil.lower.sizes import dense_strides, product
+from anvil.quant import QuantMode
 from anvil.runtime.plan import View
 
 if TYPE_CHECKING:
@@ -18,10 +19,10 @@ if TYPE_CHECKING:
 aten = torch.ops.aten
 
 
-def _packed(low: Lowering, weight: Node) -> list[View]:
+def _packed(low: Lowering, weight: Node, mode: QuantMode) -> list[View]:
     """The buffers of a packed weight [N, K], in the order kernels take them."""
     outputs, inputs = low.shape(weight)
-    pieces = quant.get(low.quant).tensors(outputs, inputs, low.target)
+    pieces = mode.tensors(outputs, inputs, low.target)
     return [low.weight(weight, piece.shape, piece.dtype, piece.layout) for piece in pieces]
 
 
@@ -36,21 +37,54 @@ def _linear(low: Lowering, node: Node) -> View:
     rows = low.rows_of(x)
     result, matrix = _result(low, node)
     biases = [] if bias is None else [low.with_inner_unit(bias)]
-    kernel = quant.get(low.quant).build_linear(low.target, bias is not None)
-    low.emit(kernel, [rows, *_packed(low, weight), *biases, matrix], node)
+    mode = _mode(low, weight)
+    kernel = mode.build_linear(low.target, bias is not None)
+    low.emit(kernel, [rows, *_packed(low, weight, mode), *biases, matrix], node)
     return result
 
 
 def _embedding(low: Lowering, node: Node) -> View:
-    """Rows of the table [V, D]: out of the packed weight where a linear layer shares it, else out of a plain table."""
+    """Rows of the table [V, D]: out of the packed weight, but that of f32 which no linear layer shares lies plain."""
     weight, ids, *_ = node.args
     result, matrix = _result(low, node)
     where = low.vector_of(ids)
-    if _shared_with_linear(low, weight):
-        low.emit(quant.get(low.quant).build_embedding(low.target), [where, *_packed(low, weight), matrix], node)
+    mode = _mode(low, weight)
+    if mode.name != "fp32" or _shared_with_linear(low, weight):
+        low.emit(mode.build_embedding(low.target), [where, *_packed(low, weight, mode), matrix], node)
     else:
         low.emit(kernels.get("embedding").build(low.target), [where, low.view(weight), matrix], node)
     return result
+
+
+def _mode(low: Lowering, weight: Node) -> QuantMode:
+    """The quantisation mode of a weight."""
+    return low.choice.mode(weight.name, table=_is_table(low, weight))
+
+
+def _is_table(low: Lowering, weight: Node) -> bool:
+    """Whether a weight is a table of embeddings, or has the shape of one and no linear layer reads its results.
+
+    The shape alone would also fit a layer inside a model whose width happens to be the size of the vocabulary.
+    """
+    tensor = low.program.params[weight.name]
+    tables = [node.args[0] for node in low.nodes if node.target is aten.embedding.default]
+    if any(low.program.params.get(table.name) is tensor for table in tables):
+        return True
+    uses = [user for user in weight.users if user.target is aten.linear.default]
+    return low.shape(weight) in [low.shape(table) for table in tables] and not any(map(_feeds_linear, uses))
+
+
+def _feeds_linear(node: Node) -> bool:
+    """Whether a linear layer comes anywhere after ``node``."""
+    seen, waiting = set(), list(node.users)
+    while waiting:
+        user = waiting.pop()
+        if user.target is aten.linear.default:
+            return True
+        if user not in seen:
+            seen.add(user)
+            waiting.extend(user.users)
+    return False
 
 
 def _shared_with_linear(low: Lowering, weight: Node) -> bool:

@@ -1,0 +1,174 @@
+"""Whole models in every quantisation mode: which weight is in which mode, and a file run as it lies."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+import torch
+
+import anvil
+from anvil import quant
+from anvil.errors import InputError, WeightsError
+from anvil.models import LoadedModel, synthetic
+from anvil.models.stored import stored_weights
+from anvil.quant import Stored
+
+CONFIG = {
+    "model_type": "llama",
+    "vocab_size": 96,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 48,
+    "initializer_range": 0.2,
+}
+PROMPT = [5, 17, 3, 88, 42, 7, 7, 61, 30, 2, 11]
+QUANTISED = [name for name in quant.modes() if name != "fp32"]
+
+
+@pytest.fixture(scope="module")
+def tied() -> torch.nn.Module:
+    return synthetic.build(CONFIG | {"tie_word_embeddings": True}, seed=1).module
+
+
+@pytest.fixture(scope="module")
+def untied() -> torch.nn.Module:
+    return synthetic.build(CONFIG | {"tie_word_embeddings": False}, seed=2).module
+
+
+def is_table(name: str) -> bool:
+    return "embed_tokens" in name or "lm_head" in name
+
+
+def rounded(module: torch.nn.Module, mode: str, table: str) -> torch.nn.Module:
+    """A copy in PyTorch whose matrices hold what the modes make of them."""
+    twin = copy.deepcopy(module)
+    for name, weight in twin.named_parameters():
+        if weight.ndim == 2:
+            own = quant.get(table if is_table(name) else mode)
+            weight.copy_(own.dequantise(own.quantise(weight)).float())
+    return twin
+
+
+def logits(module: torch.nn.Module, ids: list[int]) -> np.ndarray:
+    with torch.no_grad():
+        return module(torch.tensor([ids]), use_cache=False).logits[0].numpy()
+
+
+@pytest.mark.parametrize("mode", QUANTISED)
+def test_a_model_computes_with_the_dequantised_weights(tied: torch.nn.Module, mode: str) -> None:
+    model = anvil.compile(tied, quant=mode, threads=2)
+    twin = rounded(tied, mode, quant.get(mode).table or mode)
+    want = logits(twin, PROMPT)
+    np.testing.assert_allclose(model.logits(PROMPT), want, atol=2e-6 * np.abs(want).max() * 10)
+    assert np.abs(want - logits(tied, PROMPT)).max() > 0
+    token = model.prefill(PROMPT)
+    assert token == want[-1].argmax()
+    assert model.decode(token) == logits(twin, [*PROMPT, token])[-1].argmax()
+
+
+def test_every_tensor_is_listed_with_mode_bytes_and_error(untied: torch.nn.Module) -> None:
+    model = anvil.compile(untied, quant="w4-g32", measure_weights=True)
+    rows = {row.parameter: row for row in model.weights}
+    assert rows.keys() == {name for kind in (untied.named_parameters, untied.named_buffers) for name, _ in kind()} - {
+        "model.rotary_emb.original_inv_freq"
+    }
+    for name, row in rows.items():
+        assert row.mode == ("f32" if len(row.shape) == 1 else "q8_0" if is_table(name) else "w4-g32"), name
+        assert not row.as_stored
+    assert sum(row.nbytes for row in rows.values()) == model.facts()["weight_bytes"]
+    assert all(rows[name].nmse == 0 for name in rows if name.endswith("norm.weight"))
+    assert 2e-3 < rows["model.layers.0.mlp.up_proj.weight"].nmse < 2e-2
+    assert 1e-5 < rows["lm_head.weight"].nmse < 1e-4
+
+
+def test_an_error_that_was_not_measured_is_not_zero(tied: torch.nn.Module) -> None:
+    assert all(np.isnan(row.nmse) for row in anvil.compile(tied, quant="w8").weights)
+
+
+def stored_in(mode: str, module: torch.nn.Module) -> LoadedModel:
+    """The module as if loaded from a file that holds its matrices in ``mode``; its own values are those of the file."""
+    own = quant.get(mode)
+    stored = {}
+    twin = copy.deepcopy(module)
+    for name, weight in twin.named_parameters():
+        if weight.ndim == 2:
+            stored[name] = Stored(mode, own.quantise(weight))
+            weight.copy_(own.dequantise(stored[name].weight).float())
+    return LoadedModel(twin, twin.config, None, stored=lambda: stored)
+
+
+def test_a_file_is_run_as_it_lies(tied: torch.nn.Module) -> None:
+    loaded = stored_in("q4_1", tied)
+    model = anvil.compile(loaded, quant="gguf", measure_weights=True)
+    assert {row.mode for row in model.weights if row.as_stored} == {"q4_1"}
+    assert all(row.as_stored for row in model.weights if len(row.shape) == 2)
+    assert max(row.nmse for row in model.weights) < 1e-13
+    want = logits(loaded.module, PROMPT)
+    np.testing.assert_allclose(model.logits(PROMPT), want, atol=2e-5 * np.abs(want).max())
+
+
+def test_a_mode_takes_from_the_file_what_is_in_it(tied: torch.nn.Module) -> None:
+    """Asked for q4_1, with tables in q8_0: matrices come from the file, the table is quantised."""
+    model = anvil.compile(stored_in("q4_1", tied), quant="q4_1")
+    assert {(row.mode, row.as_stored) for row in model.weights if len(row.shape) == 2} == {
+        ("q4_1", True),
+        ("q8_0", False),
+    }
+
+
+def test_a_model_without_stored_weights_cannot_run_as_stored(tied: torch.nn.Module) -> None:
+    with pytest.raises(InputError, match=r"quant='gguf' runs quantised weights as their file holds them"):
+        anvil.compile(tied, quant="gguf")
+
+
+def test_an_unknown_mode_is_refused_before_any_work(tied: torch.nn.Module) -> None:
+    with pytest.raises(InputError, match=r"quant='q3_z' is unknown; expected one of \[.*'q4_1'.*'gguf'\]"):
+        anvil.compile(tied, quant="q3_z")
+
+
+def gguf_reader(path: Path, tensors: dict[str, tuple[str, torch.Tensor]]) -> gguf.GGUFReader:
+    """A file of matrices (mode, values) by GGUF name, opened."""
+    writer = gguf.GGUFWriter(path, "llama")
+    for name, (mode, weight) in tensors.items():
+        own = quant.get(mode)
+        raw = own.file.write(own.quantise(weight)).flatten(1).numpy()
+        writer.add_tensor(name, raw, raw_dtype=gguf.GGMLQuantizationType[own.file.kind])
+    for step in (writer.write_header_to_file, writer.write_kv_data_to_file, writer.write_tensors_to_file, writer.close):
+        step()
+    return gguf.GGUFReader(path)
+
+
+def test_blocks_are_found_by_name_and_their_rows_put_in_order(tied: torch.nn.Module, tmp_path: Path) -> None:
+    module = rounded(tied, "q4_0", "q8_0")
+    q = module.get_parameter("model.layers.0.self_attn.q_proj.weight")
+    order = torch.randperm(64, generator=torch.Generator().manual_seed(3))
+    tensors = {
+        "token_embd.weight": ("q8_0", module.get_parameter("model.embed_tokens.weight")),
+        "blk.0.attn_q.weight": ("q4_0", q[order]),
+        "blk.0.ffn_up.weight": ("q4_0", module.get_parameter("model.layers.0.mlp.up_proj.weight")),
+    }
+    found = stored_weights(gguf_reader(tmp_path / "m.gguf", tensors), module)
+    assert {name: stored.mode for name, stored in found.items()} == {
+        "model.embed_tokens.weight": "q8_0",
+        "model.layers.0.self_attn.q_proj.weight": "q4_0",
+        "model.layers.0.mlp.up_proj.weight": "q4_0",
+    }
+    for name, stored in found.items():
+        values = quant.get(stored.mode).dequantise(stored.weight).float()
+        assert torch.equal(values, module.get_parameter(name)), name
+
+
+def test_blocks_that_are_not_the_parameter_are_refused(tied: torch.nn.Module, tmp_path: Path) -> None:
+    reader = gguf_reader(tmp_path / "m.gguf", {"blk.0.ffn_up.weight": ("q4_0", torch.ones(96, 64))})
+    with pytest.raises(WeightsError, match=r"blocks of blk.0.ffn_up.weight are not the values of the parameter"):
+        stored_weights(reader, tied)
+    reader = gguf_reader(tmp_path / "n.gguf", {"blk.0.ffn_up.weight": ("q4_0", torch.ones(95, 64))})
+    with pytest.raises(WeightsError, match=r"blk.0.ffn_up.weight has bytes=3420, not those of \(96, 64\)"):
+        stored_weights(reader, tied)
