@@ -165,3 +165,19 @@ def test_arguments_that_describe_no_program_are_refused(examples, dynamic, messa
 def test_an_output_that_is_no_tensor_is_refused():
     with pytest.raises(UnsupportedError, match="is not a tensor"):
         capture(lambda x: (x, 3), (MATRIX,))
+
+
+def test_a_size_limited_by_a_table_says_which_range_fits():
+    table = torch.ones(8)
+    with pytest.raises(InputError, match=r"(?s)not free.*S <= 8|<= 8"):
+        capture(lambda x: x + table[: x.shape[0]], (torch.ones(4),), ({0: "S"},))
+    program = capture(lambda x: x + table[: x.shape[0]], (torch.ones(4),), ({0: "S"},), ranges={"S": (1, 8)})
+    assert torch.equal(run(program, torch.ones(8)), torch.full((8,), 2.0))
+
+
+def test_control_flow_of_the_graph_is_refused():
+    def branch(x):
+        return torch.cond(x.sum() > 0, lambda y: y + 1, lambda y: y - 1, (x,))
+
+    with pytest.raises(UnsupportedError, match="control flow is not supported"):
+        capture(branch, (MATRIX,))

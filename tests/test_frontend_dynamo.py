@@ -329,3 +329,13 @@ def test_results_that_need_no_work_are_handed_through():
     first, number, nothing, size = compiled(function, dynamic=True)(X, 4)
     assert first is X
     assert (number, nothing, size) == (5, None, 2)
+
+
+def test_an_integer_that_is_no_size_is_named():
+    def function(x, n):
+        return torch.arange(n) + x
+
+    with pytest.raises(
+        UnsupportedError, match=r"the integer argument .* is the size of no tensor, used by aten\.arange"
+    ):
+        compiled(function, dynamic=True)(torch.ones(1), 5)

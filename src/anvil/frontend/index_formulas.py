@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import cache
 from typing import Any, TypeGuard
 
 import sympy
@@ -16,16 +15,12 @@ import torch
 from sympy.logic.boolalg import Boolean, BooleanFalse, BooleanTrue
 from torch.fx import Node
 
-from anvil.graph.rewrite import INT_MAX, argument, same_size, shape_of
+from anvil.frontend import index_views
+from anvil.frontend.index_views import index_symbol
+from anvil.graph.rewrite import argument, same_size, shape_of
 
 aten = torch.ops.aten
 Formula = sympy.Basic
-
-
-@cache
-def index_symbol(dim: int) -> sympy.Symbol:
-    """The index along dimension ``dim``."""
-    return sympy.Symbol(f"d{dim}", integer=True, nonnegative=True)
 
 
 def size_formula(size: int | torch.SymInt) -> sympy.Expr:
@@ -82,20 +77,7 @@ class Formulas:
         formula = self.of(item)
         if formula is None or not isinstance(item, Node) or not isinstance(item.meta["val"], torch.Tensor):
             return formula
-        return _broadcast(formula, shape_of(item), shape_of(node))
-
-
-def _broadcast(formula: Formula, shape: tuple[Any, ...], target: tuple[Any, ...]) -> Formula:
-    shift = len(target) - len(shape)
-    return formula.subs(
-        {index_symbol(dim): 0 if same_size(size, 1) else index_symbol(dim + shift) for dim, size in enumerate(shape)},
-        simultaneous=True,
-    )
-
-
-def _renumber(formula: Formula, origin: dict[int, Any]) -> Formula:
-    """Replace the index of each source dimension by what ``origin`` says: another index, or a formula."""
-    return formula.subs({index_symbol(dim): index for dim, index in origin.items()}, simultaneous=True)
+        return index_views.broadcast(formula, shape_of(item), shape_of(node))
 
 
 Rule = Callable[[Formulas, Node], "Formula | None"]
@@ -193,82 +175,6 @@ def _triangle(keep: Callable[[Any, Any], Any]) -> Rule:
     return rule
 
 
-def _unsqueeze(formulas: Formulas, node: Node) -> Formula | None:
-    formula, dim = formulas.of(node.args[0]), argument(node, "dim")
-    if formula is None:
-        return None
-    rank = len(shape_of(node.args[0]))
-    return _renumber(formula, {old: index_symbol(old + (old >= dim)) for old in range(rank)})
-
-
-def _same_but_ones(formulas: Formulas, node: Node) -> Formula | None:
-    """reshape and squeeze that only add or remove dimensions of size 1."""
-    formula = formulas.of(node.args[0])
-    if formula is None:
-        return None
-    old, new = (
-        [dim for dim, size in enumerate(shape_of(item)) if not same_size(size, 1)] for item in (node.args[0], node)
-    )
-    sizes = [(shape_of(node.args[0])[a], shape_of(node)[b]) for a, b in zip(old, new, strict=False)]
-    if len(old) != len(new) or not all(same_size(*pair) for pair in sizes):
-        return None
-    origin: dict[int, Any] = dict.fromkeys(range(len(shape_of(node.args[0]))), 0)
-    origin |= {a: index_symbol(b) for a, b in zip(old, new, strict=True)}
-    return _renumber(formula, origin)
-
-
-def _expand(formulas: Formulas, node: Node) -> Formula | None:
-    return formulas.along(node.args[0], node)
-
-
-def _slice(formulas: Formulas, node: Node) -> Formula | None:
-    formula, start, step = (formulas.of(argument(node, name)) for name in ("self", "start", "step"))
-    dim, end = argument(node, "dim"), argument(node, "end")
-    if formula is None or start is None or step is None or not start.is_nonnegative:
-        return None
-    if end is None or end == INT_MAX or ((bound := formulas.of(end)) is not None and bound.is_nonnegative):
-        return _renumber(formula, {dim: start + step * index_symbol(dim)})
-    return None
-
-
-def _select(formulas: Formulas, node: Node) -> Formula | None:
-    formula, chosen, dim = formulas.of(node.args[0]), formulas.of(argument(node, "index")), argument(node, "dim")
-    if formula is None or chosen is None or not chosen.is_nonnegative:
-        return None
-    rank = len(shape_of(node.args[0]))
-    return _renumber(formula, {dim: chosen} | {old: index_symbol(old - 1) for old in range(dim + 1, rank)})
-
-
-def _transpose(formulas: Formulas, node: Node) -> Formula | None:
-    formula = formulas.of(node.args[0])
-    first, second = node.args[1:3]
-    if formula is None:
-        return None
-    return _renumber(formula, {first: index_symbol(second), second: index_symbol(first)})
-
-
-def _permute(formulas: Formulas, node: Node) -> Formula | None:
-    formula = formulas.of(node.args[0])
-    return None if formula is None else _renumber(formula, {old: index_symbol(i) for i, old in enumerate(node.args[1])})
-
-
-def _gather(formulas: Formulas, node: Node) -> Formula | None:
-    """``source[i0, i1, ...]`` with index tensors for the leading dimensions, all of them broadcast together."""
-    source, indices = node.args
-    formula = formulas.of(source)
-    if formula is None or any(index is None for index in indices):
-        return None
-    trailing = len(shape_of(source)) - len(indices)
-    leading = shape_of(node)[: len(shape_of(node)) - trailing]
-    origin: dict[int, Any] = {len(indices) + offset: index_symbol(len(leading) + offset) for offset in range(trailing)}
-    for dim, index in enumerate(indices):
-        chosen = formulas.of(index)
-        if chosen is None or not chosen.is_nonnegative:
-            return None
-        origin[dim] = _broadcast(chosen, shape_of(index), leading)
-    return _renumber(formula, origin)
-
-
 def _cumsum(formulas: Formulas, node: Node) -> Formula | None:
     """Of a tensor that is constant along the dimension."""
     formula, dim = formulas.of(node.args[0]), argument(node, "dim") % len(shape_of(node))
@@ -327,15 +233,15 @@ _RULES: dict[Any, Rule] = {
     aten.masked_fill.Tensor: _masked_fill,
     aten.triu.default: _triangle(sympy.Ge),
     aten.tril.default: _triangle(sympy.Le),
-    aten.unsqueeze.default: _unsqueeze,
-    aten.squeeze.dims: _same_but_ones,
-    aten.reshape.default: _same_but_ones,
-    aten.expand.default: _expand,
-    aten.slice.Tensor: _slice,
-    aten.select.int: _select,
-    aten.transpose.int: _transpose,
-    aten.permute.default: _permute,
-    aten.index.Tensor: _gather,
+    aten.unsqueeze.default: index_views.unsqueeze,
+    aten.squeeze.dims: index_views.same_but_ones,
+    aten.reshape.default: index_views.same_but_ones,
+    aten.expand.default: index_views.expand,
+    aten.slice.Tensor: index_views.slice_part,
+    aten.select.int: index_views.select,
+    aten.transpose.int: index_views.transpose,
+    aten.permute.default: index_views.permute,
+    aten.index.Tensor: index_views.gather,
     aten.cumsum.default: _cumsum,
     aten.diff.default: _diff,
 }
