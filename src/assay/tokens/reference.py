@@ -7,10 +7,11 @@ their buffers are float32 in the program itself, so their rounding is part of th
 
 from __future__ import annotations
 
+import io
 import json
 import os
 from collections.abc import Callable, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +112,8 @@ def _from_pretrained(folder: Path, **options: Any) -> Any:
     transformers.utils.logging.disable_progress_bar()
     options |= {"dtype": torch.float32, "attn_implementation": "sdpa", "local_files_only": True}
     try:
-        return transformers.AutoModelForCausalLM.from_pretrained(folder, **options).eval()
+        with redirect_stderr(io.StringIO()):  # the GGUF reader draws a progress bar of its own
+            return transformers.AutoModelForCausalLM.from_pretrained(folder, **options).eval()
     except (ValueError, OSError, RuntimeError, KeyError) as error:
         raise WeightsError(f"loading weights={folder} into PyTorch: {error}") from error
 
