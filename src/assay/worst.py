@@ -62,9 +62,11 @@ class Keeper:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Collect the worst example of every check that passed; one that failed is not an input to keep but a fault."""
-        facts: dict[str, Any] | None = dict(report.user_properties).get(CASE) if report.when == "call" else None
+        properties: dict[str, Any] = dict(report.user_properties)
+        facts: dict[str, Any] | None = properties.get(CASE) if report.when == "call" else None
         if facts and facts["status"] == "ok" and facts["headroom"] and facts["worst"][0]:
-            self.found.append(Worst(facts["case"]["name"], *facts["worst"], facts["headroom"]))
+            shape, code = facts["worst"]
+            self.found.append(Worst(facts["case"]["name"], shape, code, facts["headroom"]))
 
     def pytest_sessionfinish(self) -> None:
         if self.found:
