@@ -77,7 +77,7 @@ def _choose(target: Target, isolated: bool, force: str | None) -> Way:
         return "bochs"
     wanted = f"by {force!r} " if force else ""
     lacks = f"; this host's CPU lacks {', '.join(missing)}" if missing else ""
-    raise ToolMissingError(f"{target.name} cannot be run {wanted}on this machine: no emulator is known for it{lacks}")
+    raise ToolMissingError(f"{target.name} cannot be run {wanted}on this machine: its Target names no emulator{lacks}")
 
 
 def _missing_flags(target: Target) -> list[str]:
