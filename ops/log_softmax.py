@@ -44,9 +44,7 @@ FAR = Known(
     np.array([[-0.6931471805599453] * 2, [-0.6931471805599453] * 2, [0, -1000]]),
     digits=1e-6,
 )
-BLOCKED = Known(
-    "nothing but -Inf is NaN", (np.full((1, 5), -np.inf, np.float32),), np.full((1, 5), np.nan), repeat="M"
-)
+BLOCKED = Known("nothing but -Inf is NaN", (np.full((1, 5), -np.inf, np.float32),), np.full((1, 5), np.nan), repeat="M")
 
 LOG_SOFTMAX = OpSpec(
     name="log_softmax",
