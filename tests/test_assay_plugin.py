@@ -78,8 +78,8 @@ def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytes
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(path), *sys.path]))
     for name in ("PYTEST_ADDOPTS", "PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT", "PYTEST_CURRENT_TEST"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.delitem(sys.modules, "little", raising=False)
-    monkeypatch.delitem(sys.modules, "little.compiler", raising=False)
+    for name in ("little", "little.compiler", "test_ops", "conftest"):  # this folder's own, whatever ran before
+        monkeypatch.delitem(sys.modules, name, raising=False)
     return pytester
 
 

@@ -68,11 +68,12 @@ def test_an_impossible_number_of_threads_is_refused(executor: NativeExecutor, th
 def test_closing_ends_the_threads(executor: NativeExecutor) -> None:
     entry = load(executor, FMA)["fma_f32"]
     program, words, _ = chain(executor, entry, 2, 16)
+    before = set(threading.enumerate())
     executor.run(program, words, threads=3)
-    workers = {thread.name for thread in threading.enumerate()} & {"anvil-1", "anvil-2"}
-    assert workers == {"anvil-1", "anvil-2"}
+    workers = set(threading.enumerate()) - before
+    assert {thread.name for thread in workers} == {"anvil-1", "anvil-2"}
     executor.close()
-    assert not {thread.name for thread in threading.enumerate()} & workers
+    assert not any(thread.is_alive() for thread in workers)
 
 
 def test_two_libraries_keep_their_own_symbols(executor: NativeExecutor) -> None:
