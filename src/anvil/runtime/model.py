@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -123,6 +124,7 @@ class CompiledModel:
             "kv_bytes": self.decoder.cache_bytes,
             "arena_bytes": self.memory.block_bytes("arena"),
             "compile_ms": dict(self.compile_ms),
+            "ops": sorted({_op(row.node) for plan in plans.values() for row in plan.plan.rows}),
             "kernels": len({name for plan in plans.values() for name in plan.plan.kernels}),
             "rows": {name: len(plan.plan.rows) for name, plan in plans.items()},
             "artifact": self.memory.library.key,
@@ -158,3 +160,8 @@ class CompiledModel:
     @staticmethod
     def _sizes(tokens: torch.Tensor) -> dict[str, int]:
         return {"B": tokens.shape[0], "S": tokens.shape[1]}
+
+
+def _op(node: str) -> str:
+    """``attention_cached`` of a node called ``attention_cached_default_3``: the operator without its overload."""
+    return re.sub(r"(_(default|tensor|scalar))?(_\d+)?$", "", node.lower())

@@ -109,10 +109,10 @@ class Validation:
         return session.generate(model, self.stage.tokenizer, ids, self.spec.new_tokens)
 
     def _expression(self) -> str:
-        """For pytest's -k: every layer and this model, and the ops that the model executes."""
+        """For pytest's -k: every layer and this model, and the ops that the model executes, in all their forms."""
         if not self.executed:
             return f"test_ops or test_layers or {self._name}"
-        return " or ".join(("test_layers", self._name, *(f"[{op}-" for op in self.executed)))
+        return " or ".join(("test_layers", self._name, *(f"[{op}" for op in self.executed)))
 
     @property
     def _name(self) -> str:

@@ -32,6 +32,7 @@ class ModelCheck:
     nodeid: str = ""
     examples: int = 0
     headroom: float | None = None
+    artifact: str = ""  # hash of the compiled code, once a check has compiled it
     metrics: list[Metric] = field(default_factory=list)
     notes: dict[str, Any] = field(default_factory=dict)
 
@@ -56,7 +57,9 @@ class ModelCheck:
 
     @property
     def model(self) -> LanguageModel:
-        return _model(self.spec, self.quant, self.backend, self.status.name, self.threads)
+        model = _model(self.spec, self.quant, self.backend, self.status.name, self.threads)
+        self.artifact = str(model.facts().get("artifact", ""))
+        return model
 
     def results(self) -> Iterator[PromptResult]:
         """Every prompt in full, or a few short ones where the target is emulated."""
@@ -112,7 +115,7 @@ class ModelCheck:
             "status": status,
             "reason": reason,
             "executor": self.status.executor.replace("runner", "in-process"),
-            "artifact": str(self.model.facts().get("artifact", "")) if self.examples else "",
+            "artifact": self.artifact,
             "examples": self.examples,
             "headroom": self.headroom,
             "ulps": None,
