@@ -35,6 +35,8 @@ class Compiled:
             if fault == "crash": raise Finding("illegal instruction in kernel add")
             if fault == "late": raise Unsupported("no kernel for these sizes")
             if fault == "bug": raise RuntimeError("adapter broke")
+            if fault == "limit": import pytest; pytest.fail("Timeout (>600.0s) from pytest-timeout.")
+            if fault == "skip": import pytest; pytest.skip("not today")
         result = x + y
         if fault == "tail" and self.target == "one": result[..., 6:] += 1
         return [result]
@@ -241,3 +243,10 @@ def test_a_deep_run_keeps_the_worst_inputs_it_found(project: pytest.Pytester) ->
     assert kept["name"] == "rms_norm" and 0 < kept["headroom"] <= 1
     (first, row) = rows(project)
     assert first.seed != 0 and row.examples > 1000 and row.metric("headroom") == kept["headroom"]
+
+
+@pytest.mark.parametrize(("fault", "status"), [("limit", "failed"), ("skip", "not_run")])
+def test_a_test_that_was_cut_short_is_never_recorded_as_ok(project: pytest.Pytester, fault: str, status: str) -> None:
+    """pytest's own outcomes, such as that of a time limit, are not of type Exception."""
+    run(project, "-k", "within_bound and one", fault=fault)
+    assert [result.status for result in results(project)] == [status]

@@ -224,7 +224,10 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[None]:
         status, reason = "failed", str(error)
     except (Unsupported, NotRunHere) as error:
         status, reason = ("unsupported" if isinstance(error, Unsupported) else "not_run"), str(error)
-    except Exception as error:
+    except pytest.skip.Exception as error:
+        status, reason = "not_run", str(error)
+        raise
+    except BaseException as error:  # a time limit and an interrupt are no Exception, and nothing was compared
         status, reason = "failed", f"{type(error).__name__}: {error}"
         raise
     finally:
