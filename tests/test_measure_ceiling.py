@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
+
+import numpy as np
 import pytest
 
 from assay.measure import ceiling
@@ -30,3 +33,15 @@ def test_a_result_above_the_ceiling_fails_the_benchmark() -> None:
     ceiling.check_truth("decode", 19.9, 20.0)
     with pytest.raises(ceiling.TruthError, match=r"decode: 21\.00 GB/s is above the measured ceiling of 20\.00"):
         ceiling.check_truth("decode", 21.0, 20.0)
+
+
+def test_every_number_of_streams_reads_every_float_exactly_once() -> None:
+    """Of ones, so that the sum is the count: a stream that is cut short or read twice shows."""
+    count = 4 * ceiling.ALIGN
+    ones = np.ones(count + 16, np.float32)
+    offset = -ones.ctypes.data % 64
+    for width in ceiling._widths():
+        for streams in ceiling.STREAMS:
+            sweep = ceiling._library(width)[f"read_sweep_{streams}"]
+            sweep.argtypes, sweep.restype = (ctypes.c_void_p, ctypes.c_long), ctypes.c_float
+            assert sweep(ones.ctypes.data + offset, count) == count

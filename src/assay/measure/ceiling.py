@@ -25,7 +25,8 @@ SOURCE = Path(__file__).with_name("probes.c")
 LEAST_BYTES = 256 << 20
 MOST_BYTES = 1 << 30
 REPEATS = 5
-ALIGN = 8 * 64  # floats per step of the widest read loop, times 4 bytes, rounded up
+STREAMS = (1, 2, 4, 8)  # parts of its share that a thread reads side by side
+ALIGN = 4096  # bytes a share must be a multiple of, so that every stream of the widest loop ends evenly
 
 
 class TruthError(AssayError):
@@ -104,9 +105,13 @@ def _read(library: ctypes.CDLL, memory: mmap.mmap, threads: int, repeats: int) -
     share = size // threads
     start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
     _together(threads, lambda i: library.fill(start + i * share, share // 8, i + 1))
-    return max(
-        size / _together(threads, lambda i: library.read_sweep(start + i * share, share // 4)) for _ in range(repeats)
-    )
+
+    def once(streams: int) -> float:
+        sweep = library[f"read_sweep_{streams}"]
+        sweep.argtypes, sweep.restype = (ctypes.c_void_p, ctypes.c_long), ctypes.c_float
+        return size / _together(threads, lambda i: sweep(start + i * share, share // 4))
+
+    return max(once(streams) for _ in range(repeats) for streams in STREAMS)
 
 
 def _fma(library: ctypes.CDLL, threads: int, repeats: int) -> float:
@@ -148,7 +153,6 @@ def _library(width: int) -> ctypes.CDLL:
             raise AssayError(f"compiling the speed probes with {' '.join(command[:4])}: {done.stderr.strip()[:500]}")
 
     library = ctypes.CDLL(str(cached(f"probes/{key}.so", build)))
-    library.read_sweep.argtypes, library.read_sweep.restype = (ctypes.c_void_p, ctypes.c_long), ctypes.c_float
     library.fma_spin.argtypes = (ctypes.c_long, ctypes.c_float, ctypes.c_float, ctypes.c_void_p)
     library.fma_spin.restype = ctypes.c_float
     library.fill.argtypes, library.fill.restype = (ctypes.c_void_p, ctypes.c_long, ctypes.c_ulonglong), None

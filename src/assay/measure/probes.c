@@ -1,6 +1,7 @@
 /* Two kernels that show what this machine can do at best. Freestanding: no libc, compiled for the host's own vectors.
  *
- * read_sweep reads every byte once and keeps eight independent sums, so that neither latency nor arithmetic limits it.
+ * read_sweep_N reads every byte once, as N streams, and keeps at least eight independent sums, so that neither latency
+ * nor arithmetic limits it.
  * fma_spin keeps 24 independent vector accumulators in registers: more than any core has multiply-add latency times
  * throughput for. Both return a value that depends on all the work, so that none of it can be left out.
  */
@@ -20,20 +21,33 @@ static float total(vector v)
     return sum;
 }
 
-/* Sum of count floats; data aligned to 64 bytes, count a multiple of 8 * 16. */
-float read_sweep(const float *data, long count)
-{
-    const vector *v = (const vector *)data;
-    vector sum[8] = {0};
-    for (long i = 0; i < count / LANES; i += 8) {
-#pragma clang loop unroll(full)
-        for (int k = 0; k < 8; k++)
-            sum[k] += v[i + k];
+/* Sum of count floats, read as STREAMS equal parts side by side; data aligned to 64 bytes, count a multiple of 1024.
+ * How many streams the memory system likes best differs from machine to machine: the ceiling is the best of them. */
+#define READ_SWEEP(STREAMS)                                                  \
+    float read_sweep_##STREAMS(const float *data, long count)                \
+    {                                                                        \
+        const vector *v = (const vector *)data;                              \
+        long part = count / LANES / STREAMS;                                 \
+        vector sum[STREAMS * DEPTH] = {0};                                   \
+        for (long i = 0; i < part; i += DEPTH) {                             \
+            _Pragma("clang loop unroll(full)")                               \
+            for (int k = 0; k < STREAMS * DEPTH; k++)                        \
+                sum[k] += v[k / DEPTH * part + i + k % DEPTH];               \
+        }                                                                    \
+        for (int k = 1; k < STREAMS * DEPTH; k++)                            \
+            sum[0] += sum[k];                                                \
+        return total(sum[0]);                                                \
     }
-    for (int k = 1; k < 8; k++)
-        sum[0] += sum[k];
-    return total(sum[0]);
-}
+
+#define DEPTH 8
+READ_SWEEP(1)
+#undef DEPTH
+#define DEPTH 4
+READ_SWEEP(2)
+READ_SWEEP(4)
+#undef DEPTH
+#define DEPTH 2
+READ_SWEEP(8)
 
 /* rounds rounds of CHAINS vector multiply-adds; flops gets the number of floating-point operations done. */
 float fma_spin(long rounds, float a, float b, long *flops)
