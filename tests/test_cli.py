@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from known_ceiling import known_ceiling
 from sample_records import TARGETS, sample_rows
 from sqlalchemy import create_engine, text
 from typer.testing import CliRunner, Result
@@ -20,7 +21,7 @@ from assay.cli.tokens import indices
 from assay.errors import UsageError
 from assay.measure import ceiling
 from assay.record import Writer
-from assay.tokens import registry, source
+from assay.tokens import registry, session, source
 
 EAGER = ("--backend", "torch_eager")
 TINY = ("--model", "llama-tiny", *EAGER)
@@ -49,8 +50,7 @@ def records(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def quick_ceiling(monkeypatch: pytest.MonkeyPatch) -> None:
-    fixed = ceiling.Ceiling(threads=2, read_gb_s=25.0, fma_gflop_s=100.0, nbytes=1 << 28)
-    monkeypatch.setattr(ceiling, "measure", lambda *_, **__: fixed)
+    known_ceiling(monkeypatch, read_gb_s=25.0)
 
 
 def test_targets_lists_every_target_with_how_it_runs() -> None:
@@ -70,6 +70,14 @@ def test_generate_prints_json_and_nothing_else() -> None:
     for name in ("text", "ttft_ms", "tpot_ms", "prefill_tok_s", "decode_tok_s", "weight_bytes", "peak_rss_bytes"):
         assert data[name], name
     assert data["achieved_gb_s"] > 0 and data["ceiling_gb_s"] == 25.0
+
+
+def test_a_speed_above_the_ceiling_is_put_in_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
+    known_ceiling(monkeypatch, read_gb_s=1e-6)
+    monkeypatch.setattr(session, "last_level_cache", lambda: 0)
+    result = run("generate", *TINY, "--prompt", "x", "--max-new-tokens", "4", "--json")
+    data = json.loads(result.stdout)
+    assert "above the measured ceiling" in data["doubt"] and data["ceiling_share"] is None
 
 
 @pytest.mark.usefixtures("quick_ceiling")

@@ -7,14 +7,16 @@ import json
 from pathlib import Path
 
 import pytest
+from known_ceiling import known_ceiling
 from sample_records import result, run_row
 from typer.testing import CliRunner
 
 from assay.backends.torch_model import TorchModel
 from assay.cli import app, subtests, validation
-from assay.measure import ceiling, model_speed
+from assay.measure import model_speed
 from assay.record import Writer
 from assay.record.writer import read
+from assay.tokens import session
 
 TINY = ("validate", "--model", "llama-tiny", "--backend", "torch_eager", "--profile", "demo")
 
@@ -40,8 +42,7 @@ class FakeSuite:
 def suite(monkeypatch: pytest.MonkeyPatch) -> FakeSuite:
     fake = FakeSuite()
     monkeypatch.setattr(subtests, "run", lambda *arguments: fake(*arguments))
-    fixed = ceiling.Ceiling(threads=2, read_gb_s=25.0, fma_gflop_s=100.0, nbytes=1 << 28)
-    monkeypatch.setattr(ceiling, "measure", lambda *_, **__: fixed)
+    known_ceiling(monkeypatch, read_gb_s=25.0)
     monkeypatch.setattr(validation, "GENERATIONS", 1)
     honest = model_speed.compare_prefill
     short = functools.partial(honest, tokens=16, pairs=1)
@@ -98,9 +99,8 @@ def test_a_suite_that_could_not_record_ends_with_7(suite: FakeSuite, tmp_path: P
 
 
 def test_a_speed_above_the_ceiling_is_a_failed_check(suite: FakeSuite, tmp_path: Path, monkeypatch) -> None:
-    slow = ceiling.Ceiling(threads=2, read_gb_s=1e-6, fma_gflop_s=1.0, nbytes=1)
-    monkeypatch.setattr(ceiling, "measure", lambda *_, **__: slow)
-    monkeypatch.setattr(ceiling, "last_level_cache", lambda: 0)
+    known_ceiling(monkeypatch, read_gb_s=1e-6)
+    monkeypatch.setattr(session, "last_level_cache", lambda: 0)
     done = validate(tmp_path)
     assert done.exit_code == 1 and "above the measured ceiling" in done.stderr
 

@@ -8,6 +8,7 @@ import typer
 
 from assay.cli import common
 from assay.cli.common import AsJson, BackendName, Model, Quant, Target, Threads, Weights, err, print_json
+from assay.measure import ceiling
 from assay.tokens import registry, session
 from assay.tokens.source import resolve
 from assay.tokens.tokenizer import load_tokenizer
@@ -40,7 +41,8 @@ def generate(
     show = (lambda _: None) if as_json else (lambda piece: typer.echo(piece, nl=False))
     result = session.generate(compiled, tokenizer, ids, max_new_tokens, show)
     numbers = session.numbers(result, compiled)
-    speed = session.speed_of(result.timing, numbers["weight_bytes"], threads)
+    weight_bytes = numbers["weight_bytes"]
+    speed = session.speed_of(result.timing, weight_bytes, ceiling.measure(threads, weight_bytes))
     if as_json:
         what = {"model": model, "quant": quant, "target": chosen.name, "threads": threads, "executor": chosen.executor}
         print_json({**what, "tokens": list(result.tokens), "text": result.text, **numbers, **speed.to_dict()})
@@ -59,4 +61,6 @@ def sentence(result: session.Generation, speed: session.Speed) -> str:
     if speed.achieved_gb_s is not None:
         beside = f"{speed.achieved_gb_s:.1f} GB/s" + (f", {speed.share:.0%} of" if speed.share else "; ceiling")
         parts.append(f"{beside} {speed.ceiling.read_gb_s:.1f} GB/s measured")
+    if speed.doubt:
+        parts.append(speed.doubt)
     return " · ".join(parts)

@@ -11,10 +11,9 @@ from pathlib import Path
 from assay.backends.protocol import Backend, LanguageModel, TargetStatus
 from assay.cli import common, subtests
 from assay.errors import UsageError
-from assay.measure import model_speed
-from assay.measure.ceiling import TruthError
+from assay.measure import ceiling, model_speed
 from assay.measure.timing import peak_rss_bytes
-from assay.record import CaseKey, Metric, Note, Result, Row, Writer, provenance
+from assay.record import CaseKey, Note, Result, Row, Writer, provenance
 from assay.record.writer import read
 from assay.tokens import session
 from assay.tokens.check import ModelCheck
@@ -66,22 +65,25 @@ class Validation:
         model = self.stage.load(self.backend, self.native.name, self.threads)
         facts = dict(model.facts())
         self.executed = tuple(facts.get("ops", ()))
-        progress(0.5, "generating")
-        runs = [self._ask(model) for _ in range(GENERATIONS)]
+        progress(0.5, "generating, and measuring the ceiling before, between and after")
+        self._ask(model)
+        peak = peak_rss_bytes()  # before the probes take memory of their own
+        with ceiling.Probes(self.threads, facts["weight_bytes"]) as probes:
+            runs = list[session.Generation]()
+            for _ in range(GENERATIONS):
+                probes.measure(repeats=2)
+                runs.append(self._ask(model))
+            top = probes.measure().ceiling()
         middle = sorted(runs, key=lambda run: run.timing.tpot_ms)[GENERATIONS // 2]
-        peak = peak_rss_bytes()
         progress(0.7, "prefill beside PyTorch eager")
         prefill = model_speed.compare_prefill(model, Reference.eager(self.stage.path), self.threads)
-        progress(0.9, "measuring the ceiling")
-        status, reason, metrics = "ok", "", list[Metric]()
-        try:
-            speed = session.speed_of(middle.timing, facts["weight_bytes"], self.threads)
-            metrics = model_speed.metrics(middle, speed, prefill, peak)
-        except TruthError as error:
-            status, reason = "failed", str(error)
+        speed = session.speed_of(middle.timing, facts["weight_bytes"], top)
+        status, metrics = "ok", model_speed.metrics(middle, speed, prefill, peak)
+        if speed.doubt:
+            status, metrics = "failed", []
         key = CaseKey(self._case_id(), "model", self.spec.name, self.native.name, quant=self.quant)
         rows: list[Row] = [
-            Result(key, "timing", status, reason, "in-process", metrics=tuple(metrics), run=self.run.run),
+            Result(key, "timing", status, speed.doubt, "in-process", metrics=tuple(metrics), run=self.run.run),
             Note(key, "generation", {"prompt": self.spec.prompts[0].text, "text": middle.text}, self.run.run),
             Note(key, "facts", facts, self.run.run),
         ]

@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
+from typing import Self
 
 from assay.cache import cached
 from assay.errors import AssayError
@@ -46,20 +47,58 @@ class Ceiling:
         return asdict(self)
 
 
-def measure(threads: int, nbytes: int | None = None, repeats: int = REPEATS) -> Ceiling:
-    """Measure both ceilings with ``threads`` threads; takes about a second.
+class Probes:
+    """The memory and the code to measure both ceilings again and again with ``threads`` threads.
+
+    The speed of memory moves while other programs of the machine come and go: a benchmark holds its probes open and
+    measures before, between and after its own runs, and :meth:`ceiling` is the best that was seen.
 
     ``nbytes`` is what the program in question reads per pass: data of the same size enjoy the same share of cache.
     It is raised to four times the last-level cache, so that the caches cannot hold it.
     """
-    size = min(max(nbytes or 0, LEAST_BYTES, 4 * last_level_cache()), MOST_BYTES)
-    size -= size % (ALIGN * threads)
-    libraries = [_library(width) for width in _widths()]
-    with mmap.mmap(-1, size) as memory:
+
+    def __init__(self, threads: int, nbytes: int | None = None) -> None:
+        size = min(max(nbytes or 0, LEAST_BYTES, 4 * last_level_cache()), MOST_BYTES)
+        self._threads, self._size = threads, size - size % (ALIGN * threads)
+        self._libraries = [_library(width) for width in _widths()]
+        self._read = self._fma = 0.0
+        self._memory = mmap.mmap(-1, self._size)
         if hasattr(mmap, "MADV_HUGEPAGE"):
-            memory.madvise(mmap.MADV_HUGEPAGE)
-        read = max(_read(library, memory, threads, repeats) for library in libraries)
-    return Ceiling(threads, read / 1e9, max(_fma(library, threads, repeats) for library in libraries) / 1e9, size)
+            self._memory.madvise(mmap.MADV_HUGEPAGE)
+        share = self._size // threads
+        _together(threads, lambda i: self._libraries[0].fill(self._start() + i * share, share // 8, i + 1))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._memory.close()
+
+    def measure(self, repeats: int = REPEATS) -> Self:
+        """Run all probes ``repeats`` times: a second or less. The best result of all calls counts."""
+        for library in self._libraries:
+            sweeps = [_sweep(library, streams) for streams in STREAMS]
+            self._read = max(self._read, *(self._once(sweep) for _ in range(repeats) for sweep in sweeps))
+            self._fma = max(self._fma, _fma(library, self._threads, repeats))
+        return self
+
+    def ceiling(self) -> Ceiling:
+        """The best seen so far."""
+        return Ceiling(self._threads, self._read / 1e9, self._fma / 1e9, self._size)
+
+    def _once(self, sweep: Callable[[int, int], float]) -> float:
+        """Bytes read per second in one pass over the memory, a share for each thread."""
+        share, start = self._size // self._threads, self._start()
+        return self._size / _together(self._threads, lambda i: sweep(start + i * share, share // 4))
+
+    def _start(self) -> int:
+        return ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
+
+
+def measure(threads: int, nbytes: int | None = None, repeats: int = REPEATS) -> Ceiling:
+    """Both ceilings, measured now; see :class:`Probes`."""
+    with Probes(threads, nbytes) as probes:
+        return probes.measure(repeats).ceiling()
 
 
 def check_truth(what: str, achieved: float, ceiling: float, unit: str = "GB/s") -> None:
@@ -99,19 +138,10 @@ def _together(threads: int, work: Callable[[int], object]) -> float:
     return max(end for _, end in times) - min(begin for begin, _ in times)
 
 
-def _read(library: ctypes.CDLL, memory: mmap.mmap, threads: int, repeats: int) -> float:
-    """Bytes read per second from ``memory``, which each thread first fills with its share of random numbers."""
-    size = len(memory)
-    share = size // threads
-    start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-    _together(threads, lambda i: library.fill(start + i * share, share // 8, i + 1))
-
-    def once(streams: int) -> float:
-        sweep = library[f"read_sweep_{streams}"]
-        sweep.argtypes, sweep.restype = (ctypes.c_void_p, ctypes.c_long), ctypes.c_float
-        return size / _together(threads, lambda i: sweep(start + i * share, share // 4))
-
-    return max(once(streams) for _ in range(repeats) for streams in STREAMS)
+def _sweep(library: ctypes.CDLL, streams: int) -> Callable[[int, int], float]:
+    sweep = library[f"read_sweep_{streams}"]
+    sweep.argtypes, sweep.restype = (ctypes.c_void_p, ctypes.c_long), ctypes.c_float
+    return sweep
 
 
 def _fma(library: ctypes.CDLL, threads: int, repeats: int) -> float:

@@ -9,7 +9,7 @@ from typing import Any
 
 from assay.backends.protocol import LanguageModel
 from assay.errors import UsageError
-from assay.measure import ceiling
+from assay.measure.ceiling import Ceiling, TruthError, check_truth, last_level_cache
 from assay.measure.timing import Timing, peak_rss_bytes
 from assay.tokens.tokenizer import Tokenizer
 
@@ -25,12 +25,14 @@ class Generation:
 
 @dataclass(frozen=True)
 class Speed:
-    """Decode speed beside its ceiling. ``share`` is None where the weights fit in cache, which no ceiling bounds."""
+    """Decode speed beside its ceiling. ``share`` is None where the weights fit in cache, which no ceiling bounds, and
+    where ``doubt`` says why the two do not fit together."""
 
     weight_bytes: int
     achieved_gb_s: float | None
-    ceiling: ceiling.Ceiling
+    ceiling: Ceiling
     share: float | None
+    doubt: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -39,6 +41,7 @@ class Speed:
             "ceiling_gb_s": self.ceiling.read_gb_s,
             "ceiling_share": self.share,
             "ceiling_gflop_s": self.ceiling.fma_gflop_s,
+            "doubt": self.doubt,
         }
 
 
@@ -92,19 +95,15 @@ def numbers(generation: Generation, model: LanguageModel) -> dict[str, Any]:
     }
 
 
-def speed_of(timing: Timing, weight_bytes: int, threads: int) -> Speed:
-    """Measure the ceiling here and now, and set the decode speed beside it.
-
-    Raises :class:`assay.measure.ceiling.TruthError` when the speed is above it twice.
-    """
-    top = ceiling.measure(threads, weight_bytes)
+def speed_of(timing: Timing, weight_bytes: int, top: Ceiling) -> Speed:
+    """The decode speed beside the ceiling that was measured with it; a speed above that is put in doubt."""
     if not timing.itl_ms:
         return Speed(weight_bytes, None, top, None)
     achieved = timing.read_gb_s(weight_bytes)
-    if weight_bytes < 4 * ceiling.last_level_cache():
+    if weight_bytes < 4 * last_level_cache():
         return Speed(weight_bytes, achieved, top, None)
-    if achieved > top.read_gb_s:
-        again = ceiling.measure(threads, weight_bytes, repeats=3 * ceiling.REPEATS)
-        top = max(top, again, key=lambda each: each.read_gb_s)
-        ceiling.check_truth("decode", achieved, top.read_gb_s)
+    try:
+        check_truth("decode", achieved, top.read_gb_s)
+    except TruthError as error:
+        return Speed(weight_bytes, achieved, top, None, str(error))
     return Speed(weight_bytes, achieved, top, achieved / top.read_gb_s)
