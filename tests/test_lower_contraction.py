@@ -16,6 +16,7 @@ PRODUCTS = {
     "mv": (torch.mv, "mk,k"),
     "dot": (torch.dot, "k,k"),
     "linear": (torch.nn.functional.linear, "bmk,nk"),
+    "factors computed on the way": (lambda x, y: (x + 1) @ (2 * y - 3), "mk,kn"),
     "scaled": (lambda x, y: torch.relu(x @ y * 0.5 + 1), "mk,kn"),
 }
 SIZES = [
@@ -46,6 +47,28 @@ def test_products_are_exact_on_small_integers(name):
         want = function(x.double(), y.double()).float()
         assert lowered(x, y).equal(want), sizes
         assert lowered(x, y, threads=2).equal(want), sizes
+
+
+WITH_ITSELF = {
+    "vector": (lambda x: torch.dot(y := x - 2, y), "k"),
+    "matrix and its transpose": (lambda x: (y := x - 2) @ y.t(), "mk"),
+    "transpose and its matrix": (lambda x: (y := x - 2).t() @ y, "mk"),
+    "batch": (lambda x: (y := x - 2) @ y.transpose(1, 2), "bmk"),
+    "outer product": (lambda x: (y := x - 2)[:, None] * y, "k"),
+    "differences": (lambda x: ((y := x - 2)[:, None] - y[None]).abs().sum(-1), "mk"),
+    "sum with the transpose": (lambda x: (y := x - 2) + y.t(), "mm"),
+}
+
+
+@pytest.mark.parametrize("name", WITH_ITSELF)
+def test_a_computed_tensor_may_meet_itself_along_another_dimension(name):
+    function, letters = WITH_ITSELF[name]
+    dynamic = ({dim: letter.upper() for dim, letter in enumerate(letters)},)
+    (example,) = operands(letters, {"b": 2, "m": 3, "k": 4}, torch.randn)
+    lowered = compiled(function, example, dynamic=dynamic, guard=True)
+    for sizes in SIZES[:3]:
+        (x,) = operands(letters, sizes, small_integers)
+        assert lowered(x).equal(function(x.double()).float()), sizes
 
 
 def test_products_are_within_their_bound():

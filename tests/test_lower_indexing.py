@@ -80,6 +80,21 @@ def test_positions_are_computed_where_they_are_needed():
             assert got.equal(want)
 
 
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_table_of_positions_may_be_read_along_two_dimensions(turned):
+    def function(x):
+        position = torch.arange(x.shape[0])
+        row, column = position[:, None], position[None, :]
+        if turned:
+            row, column = column, row
+        return (column <= row) & (column > row - 4), (row * 2 + column).to(torch.int32)
+
+    lowered = compiled(function, torch.randn(9), dynamic=({0: "N"},))
+    for n in (1, 6, 33):
+        for got, want in zip(lowered(torch.zeros(n)), function(torch.zeros(n)), strict=True):
+            assert got.equal(want), n
+
+
 FACTORIES = {
     "arange": lambda x: torch.arange(x.shape[0]),
     "start and step": lambda x: torch.arange(3, 3 + 2 * x.shape[0], 2),

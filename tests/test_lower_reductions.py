@@ -142,6 +142,17 @@ def test_integers_and_bools_reduce_to_the_types_of_pytorch():
             assert same_bits(got, want)
 
 
+def test_what_is_reduced_may_be_picked():
+    def function(x, i):
+        return x[i].sum(-1), (x[i] * x[i]).sum(-1), (x > 0).sum()
+
+    lowered = compiled(function, torch.randn(3, 4), torch.tensor([1, 2]), dynamic=(*BS, {0: "I"}))
+    for b, s in SIZES:
+        x, i = torch.randint(-4, 5, (b, s)).float(), torch.randint(-b, b, (5,))
+        for got, want in zip(lowered(x, i), function(x, i), strict=True):
+            assert same_bits(got, want), (b, s)
+
+
 def test_half_precision_accumulates_in_f32():
     lowered = compiled(lambda x: x.sum(-1), torch.ones(2, 4, dtype=torch.float16), dynamic=BS)
     assert lowered(torch.ones(1, 4097, dtype=torch.float16)).item() == 4096.0  # an f16 sum sticks at 2048

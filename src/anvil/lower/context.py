@@ -100,7 +100,12 @@ class Context:
         return View(name, 0, sizes, dense_strides(sizes))
 
     def emit(self, kernel: Kernel, args: Sequence[View | Scalar], node: Node) -> None:
-        """One more row: ``kernel`` computes ``node``."""
+        """One more row: ``kernel`` computes ``node``. Raises UnsupportedError where it takes other element types."""
+        given = [self.buffers[arg.buffer].dtype if isinstance(arg, View) else arg.dtype for arg in args]
+        wrong = [(p, own) for p, own in zip(kernel.params, given, strict=True) if p.dtype != own]
+        if wrong:
+            said = ", ".join(f"{param.name} is {own}, expected {param.dtype}" for param, own in wrong)
+            raise self.unsupported(node, f"kernel={kernel.name} computes in other types: {said}")
         self.kernels.setdefault(kernel.name, kernel)
         self.rows.append(Row(kernel.name, tuple(args), node.name, source_line(node)))
 

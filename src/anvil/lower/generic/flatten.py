@@ -6,12 +6,22 @@ What is left are loads from arguments, elementwise operations, reductions, and t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from anvil import mlir
 from anvil.mlir import ir
+
+
+@dataclass(frozen=True)
+class Fold:
+    """One turn of a reduction: ``body`` computes ``result``, the new total, from ``formals``: the operands in order,
+    then the old total. Nothing in ``body`` is independent of the total."""
+
+    formals: tuple[ir.Value, ...]
+    body: tuple[ir.Operation, ...]
+    result: ir.Value
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,7 +30,7 @@ class Element:
 
     ``load``: argument ``position``. ``gather``: the same, at the indices that ``operands`` give. ``argument``: a scalar
     argument. ``index``: the number of the turn of the one loop. ``operation``: ``op`` on ``operands``. ``reduce``:
-    ``block`` folds the operands, its first arguments, into its last one, which starts as ``initial``, over ``over``.
+    ``fold`` takes the operands into a total, which starts as ``initial``, over ``over``.
     """
 
     kind: Literal["load", "gather", "argument", "index", "operation", "reduce"]
@@ -28,7 +38,7 @@ class Element:
     position: int = 0
     op: ir.Operation | None = None
     operands: tuple[Element, ...] = ()
-    block: ir.Block | None = None
+    fold: Fold | None = None
     initial: Element | None = None
     over: frozenset[int] = frozenset()
 
@@ -96,38 +106,50 @@ class _Reader:
     def _read_linalg_reduce(self, op: ir.Operation) -> None:
         source, initial = op.operands
         over = [int(dim) for dim in op.attributes["dimensions"]]
-        loops = self.loops[source]
-        self.loops[op.results[0]] = self.loops[initial]
-        self.elements[op.results[0]] = Element(
-            "reduce",
-            frozenset(self.loops[initial]),
-            operands=(self.elements[source],),
-            block=op.regions[0].blocks[0],
-            initial=self.elements[initial],
-            over=frozenset(loops[dim] for dim in over),
-        )
+        self._reduction(op, [source], initial, list(self.loops[source]), over)
 
     def _read_linalg_generic(self, op: ir.Operation) -> None:
         space = self._iteration_space(op)
         kinds = ["reduction" in str(kind) for kind in op.attributes["iterator_types"]]
-        over = frozenset(loop for loop, reduces in zip(space, kinds, strict=True) if reduces)
         inputs = list(op.operands)[: len(op.operands) - len(op.results)]
         outs = list(op.operands)[len(inputs) :]
+        if any(kinds):
+            self._reduction(op, inputs, outs[0], space, [dim for dim, reduces in enumerate(kinds) if reduces])
+            return
         for result, out in zip(op.results, outs, strict=True):
             self.loops[result] = self.loops[out]
-        if over:
-            self.elements[op.results[0]] = Element(
-                "reduce",
-                frozenset(self.loops[outs[0]]),
-                operands=tuple(self.elements[value] for value in inputs),
-                block=op.regions[0].blocks[0],
-                initial=self.elements[outs[0]],
-                over=over,
-            )
-            return
         yielded = self._body(op, [self.elements.get(value) for value in op.operands], space)
         for result, element in zip(op.results, yielded, strict=True):
             self.elements[result] = element
+
+    def _reduction(
+        self, op: ir.Operation, inputs: list[ir.Value], initial: ir.Value, space: list[int], over: list[int]
+    ) -> None:
+        """Fusion may have put the producers of the operands into the body: what does not depend on the total is
+        computed before the fold, and is an operand of it."""
+        block = op.regions[0].blocks[0]
+        *arguments, total = block.arguments
+        known = dict(zip(arguments, (self.elements[value] for value in inputs), strict=True))
+        depends, body, result = {total}, list[ir.Operation](), total
+        for inner in block.operations:
+            if inner.operation.name == "linalg.yield":
+                (result,) = inner.operands
+            elif any(value in depends for value in inner.operands):
+                depends.update(inner.results)
+                body.append(inner.operation)
+            else:
+                known[inner.results[0]] = self._element(inner.operation, known, space)
+        needed = dict.fromkeys(value for inner in body for value in inner.operands if value not in depends)
+        operands = tuple(known.get(value) or self.elements[value] for value in needed)
+        self.loops[op.results[0]] = self.loops[initial]
+        self.elements[op.results[0]] = Element(
+            "reduce",
+            frozenset(self.loops[initial]),
+            operands=operands,
+            fold=Fold((*needed, total), tuple(body), result),
+            initial=self.elements[initial],
+            over=frozenset(space[dim] for dim in over),
+        )
 
     def _iteration_space(self, op: ir.Operation) -> list[int]:
         """The loop behind each dimension of the iteration space: tensors' maps are projections of it."""
@@ -144,19 +166,20 @@ class _Reader:
         for inner in block.operations:
             if inner.operation.name == "linalg.yield":
                 return [known.get(value) or self.elements[value] for value in inner.operands]
-            if inner.operation.name == "linalg.index":
-                loop = space[ir.IntegerAttr(inner.attributes["dim"]).value]
-                known[inner.results[0]] = Element("index", frozenset([loop]))
-                continue
-            if inner.operation.name == "tensor.extract":
-                known[inner.results[0]] = self._gather(inner.operation, known)
-                continue
-            operands = tuple(known.get(value) or self.elements[value] for value in inner.operands)
-            loops = frozenset().union(*(operand.loops for operand in operands))
-            known[inner.results[0]] = Element("operation", loops, op=inner.operation, operands=operands)
+            known[inner.results[0]] = self._element(inner.operation, known, space)
         raise ValueError(f"flattening linalg: body without linalg.yield:\n{op}")
 
-    def _gather(self, op: ir.Operation, known: dict[ir.Value, Element]) -> Element:
+    def _element(self, op: ir.Operation, known: Mapping[ir.Value, Element], space: Sequence[int]) -> Element:
+        """The result of one operation of a body."""
+        if op.name == "linalg.index":
+            return Element("index", frozenset([space[ir.IntegerAttr(op.attributes["dim"]).value]]))
+        if op.name == "tensor.extract":
+            return self._gather(op, known)
+        operands = tuple(known.get(value) or self.elements[value] for value in op.operands)
+        loops = frozenset().union(*(operand.loops for operand in operands))
+        return Element("operation", loops, op=op, operands=operands)
+
+    def _gather(self, op: ir.Operation, known: Mapping[ir.Value, Element]) -> Element:
         source, *indices = op.operands
         operands = tuple(known.get(value) or self.elements[value] for value in indices)
         loops = frozenset().union(*(operand.loops for operand in operands))

@@ -175,7 +175,14 @@ class Region:
             if axes[dim] is None and _widens(operands, dim, len(shape)):
                 shared = self._reduced_axis(size, axes)
                 axes[dim] = self.new_axis(size) if shared is None else shared
+        self.require_apart(axes)
         return axes
+
+    def require_apart(self, axes: Iterable[int | None]) -> None:
+        """Raise Misfit if two dimensions would follow one loop, as those of ``y[:, None] * y`` for a value y: only the
+        diagonal would be computed. Read from memory, y may follow two loops."""
+        loops = [self._axes.find(axis) for axis in axes if axis is not None]
+        self.require(len(set(loops)) == len(loops))
 
     def _reading(self, operand: Operand, shape: Sequence[Size]) -> tuple[int | None, ...] | None:
         """The loops an operand follows already; None if it may follow any."""
@@ -199,7 +206,8 @@ class Region:
         for axis, size, stride in zip(own, operand.shape, operand.view.strides, strict=True):
             if axis is not None and not same(size, 1):
                 strides[self._axes.find(axis)] = broadcast_stride(size, stride, self.size(axis))
-        self._loaded.setdefault(operand, tuple(own))
+        follows = (None if same(size, 1) else axis for axis, size in zip(own, operand.shape, strict=True))
+        self._loaded.setdefault(operand, tuple(follows))
         if operand.generator is not None:
             return self._generate(operand, strides)
         loops = tuple(sorted(strides))

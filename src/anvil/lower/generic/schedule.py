@@ -146,13 +146,13 @@ class Scheduler:
         return totals
 
     def _combine(self, element: Element, arguments: list[Val]) -> Val:
-        assert element.block is not None
-        known = dict(zip(element.block.arguments, arguments, strict=True))
-        for op in element.block.operations:
-            if op.operation.name == "linalg.yield":
-                return known[op.operands[0]]
-            known[op.results[0]] = apply(op.operation, [known[value] for value in op.operands], self.target)
-        raise ValueError("scheduling a reduction: its body yields nothing")
+        """The new total from the operands and the old one, the last of ``arguments``."""
+        fold = element.fold
+        assert fold is not None
+        known = dict(zip(fold.formals, arguments, strict=True))
+        for op in fold.body:
+            known[op.results[0]] = apply(op, [known[value] for value in op.operands], self.target)
+        return known[fold.result]
 
     def _spread(self, initial: Val, element: Element) -> Val:
         """One accumulator per lane where the operands are vectors."""
@@ -160,9 +160,13 @@ class Scheduler:
         return splat(initial) if varies and initial.lanes is None else initial
 
     def _across_lanes(self, element: Element, total: Val) -> Val:
-        if len(element.operands) == 1:
-            return tree(total, lambda a, b: self._combine(element, [a, b]))
-        return tree(total, lambda a, b: a + b)
+        """The lanes of ``total`` combined: added up where the fold adds products."""
+        assert element.fold is not None
+        if not element.fold.body:
+            return tree(total, lambda a, b: a)  # a sum of zeros: no turn changes it
+        if element.fold.body[0].name == "math.fma":
+            return tree(total, lambda a, b: a + b)
+        return tree(total, lambda a, b: self._combine(element, [a, b]))
 
     def _value(self, element: Element, scope: _Scope) -> Val:
         """``element`` at the point ``scope`` stands at; a vector if it varies along the vector loop."""

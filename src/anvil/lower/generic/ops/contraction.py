@@ -28,6 +28,7 @@ def contract(region: Region, equation: str, x: Operand, y: Operand, dtype: str) 
         known = loops.setdefault(letter, axis)
         if known is not None and axis is not None:
             region.join(known, axis)
+    region.require_apart(loops.values())
     order = list(dict.fromkeys(output + letters_x + letters_y))
     wide = accumulator(x.dtype)
     factors = [
