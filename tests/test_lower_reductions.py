@@ -143,13 +143,14 @@ def test_integers_and_bools_reduce_to_the_types_of_pytorch():
 
 
 def test_what_is_reduced_may_be_picked():
-    def function(x, i):
-        return x[i].sum(-1), (x[i] * x[i]).sum(-1), (x > 0).sum()
+    def function(x, y, i):
+        return (x[i] * y).sum(-1), x[i] @ y.t()
 
-    lowered = compiled(function, torch.randn(3, 4), torch.tensor([1, 2]), dynamic=(*BS, {0: "I"}))
+    examples = torch.randn(3, 4), torch.randn(2, 4), torch.tensor([1, 2])
+    lowered = compiled(function, *examples, dynamic=(*BS, {0: "I", 1: "S"}, {0: "I"}))
     for b, s in SIZES:
-        x, i = torch.randint(-4, 5, (b, s)).float(), torch.randint(-b, b, (5,))
-        for got, want in zip(lowered(x, i), function(x, i), strict=True):
+        x, y, i = torch.randint(-4, 5, (b, s)).float(), torch.randint(-4, 5, (5, s)).float(), torch.randint(-b, b, (5,))
+        for got, want in zip(lowered(x, y, i), function(x, y, i), strict=True):
             assert same_bits(got, want), (b, s)
 
 
