@@ -60,7 +60,7 @@ def test_a_good_run_records_times_and_writes_the_page(suite: FakeSuite, tmp_path
     assert done.exit_code == 0, done.output
     for text in ("answer", "ms/token", "1 passed", str(tmp_path / "report.html"), "linear"):
         assert text in done.stdout, text
-    shares = [int(line.split()[0]) for line in done.stdout.splitlines() if " %  " in line]
+    shares = [int(line.split()[0]) for line in done.stderr.splitlines() if " %  " in line]
     assert shares[0] == 0 and shares == sorted(shares) and shares[-1] == 100
     rows = list(read(tmp_path))
     timing = next(row for row in rows if getattr(row, "check", "") == "timing")

@@ -15,6 +15,7 @@ from anvil.quant import WeightRow
 from anvil.runtime.decoder import Decoder
 from anvil.runtime.executable import Executable
 from anvil.runtime.generate import Generation, generate
+from anvil.runtime.identity import identity
 from anvil.runtime.memory import Memory
 
 Ids = Sequence[int] | Sequence[Sequence[int]] | np.ndarray | torch.Tensor
@@ -127,7 +128,7 @@ class CompiledModel:
             "ops": sorted({_op(row.node) for plan in plans.values() for row in plan.plan.rows}),
             "kernels": len({name for plan in plans.values() for name in plan.plan.kernels}),
             "rows": {name: len(plan.plan.rows) for name, plan in plans.items()},
-            "artifact": self.memory.library.key,
+            "artifact": identity(self.memory.library.key, (plans["prefill"].plan, plans["decode"].plan)),
         }
 
     def _tokens(self, ids: Ids) -> tuple[torch.Tensor, bool]:

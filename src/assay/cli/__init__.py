@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from assay.cli import errors, generate, index, ledger, report, targets, tokens, validate
+from assay.cli import compare, errors, generate, index, ledger, report, targets, tokens, validate
 
 app = typer.Typer(
     name="assay",
@@ -19,6 +19,7 @@ app = typer.Typer(
 app.command()(validate.validate)
 app.command()(generate.generate)
 app.command()(tokens.tokens)
+app.command()(compare.compare)
 app.command()(targets.targets)
 app.command()(ledger.ledger)
 app.command()(report.report)

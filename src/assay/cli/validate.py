@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from assay import ledger
 from assay.cli import common, validation
 from assay.cli.common import RUNS, BackendName, Model, Quant, Threads, Weights, out
+from assay.cli.progress import progress_bar
 from assay.cli.subtests import Finished
 from assay.dashboard import grid, page
 from assay.dashboard.speed import Speed, speeds
@@ -88,22 +86,3 @@ def require_all_well(model: str, book: list[LedgerRow], finished: Finished) -> N
         raise ChecksFailed("\n  ".join([f"validating model={model}: {len(failed)} cells failed", *failed]))
     if finished.code:
         raise ChecksFailed(f"validating model={model}: pytest ended with code {finished.code}:\n{finished.tail}")
-
-
-@contextmanager
-def progress_bar() -> Iterator[validation.Progress]:
-    """A bar over the whole job; where the output is no terminal, a line for every tenth."""
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(None))
-    with Progress(*columns, TaskProgressColumn(), TimeElapsedColumn(), console=out, transient=True) as bar:
-        task = bar.add_task("", total=1.0)
-        said = ""
-
-        def at(share: float, what: str) -> None:
-            nonlocal said
-            bar.update(task, completed=share, description=what)
-            line = f"{10 * int(10 * share):3d} %  {what}"
-            if not out.is_terminal and line != said:
-                typer.echo(line)
-            said = line
-
-        yield at
