@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from assay.cli import compare, errors, generate, index, ledger, report, targets, tokens, validate
+from assay.cli import compare, errors, generate, index, ledger, report, targets, tokens, trend, validate
 
 app = typer.Typer(
     name="assay",
@@ -20,6 +20,7 @@ app.command()(validate.validate)
 app.command()(generate.generate)
 app.command()(tokens.tokens)
 app.command()(compare.compare)
+app.command()(trend.trend)
 app.command()(targets.targets)
 app.command()(ledger.ledger)
 app.command()(report.report)

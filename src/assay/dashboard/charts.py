@@ -62,6 +62,25 @@ def sparkline(samples: Sequence[float]) -> str:
     )
 
 
+def trend(values: Sequence[float], changes: Sequence[int]) -> str:
+    """Ratios to the control, run by run, from zero up; a dashed line before the first run after each change."""
+    if len(values) < 2:
+        return ""
+    top = max(values)
+    x = [LEFT + (WIDTH - LEFT - 10) * i / (len(values) - 1) for i in range(len(values))]
+    y = [TOP + 90 * (1 - value / top) for value in values]
+    points = " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(x, y, strict=True))
+    marks = "".join(
+        f'<line class="bound" x1="{a:.1f}" x2="{a:.1f}" y1="{TOP}" y2="{TOP + 90}"/>'
+        for a in ((x[i - 1] + x[i]) / 2 for i in changes)
+    )
+    scale = f'<text x="{LEFT - 6}" y="{TOP + 4}" text-anchor="end">{top:.2f}</text>'
+    scale += f'<text x="{LEFT - 6}" y="{TOP + 94}" text-anchor="end">0</text>'
+    ground = f'<line class="rule" x1="{LEFT}" x2="{WIDTH - 10}" y1="{TOP + 90}" y2="{TOP + 90}"/>'
+    label = f"time over its control in {len(values)} runs, {len(changes)} lasting changes"
+    return _svg(WIDTH, 120, label, f'{ground}{scale}{marks}<polyline class="error" points="{points}"/>')
+
+
 def usable(layer: Mapping[str, Any]) -> bool:
     """Whether a layer's error and bound can be drawn on a logarithmic scale."""
     return bool(layer["error"]) and bool(layer["headroom"])

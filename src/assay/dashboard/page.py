@@ -16,6 +16,7 @@ from assay.dashboard import charts
 from assay.dashboard.grid import grid
 from assay.dashboard.speed import speeds
 from assay.ledger import LedgerRow
+from assay.measure import trend
 from assay.record.rows import Note, Row, Run
 
 
@@ -67,6 +68,7 @@ def render(rows: Sequence[Row]) -> str:
         totals=Totals.of(book),
         runs=[row for row in rows if isinstance(row, Run)],
         speeds=speeds(rows),
+        trends=[each for each in trend.series(rows) if len(each.values) > 1],
         generations=notes(rows, "generation"),
         prompts=notes(rows, "prompts"),
         layers=notes(rows, "layers"),

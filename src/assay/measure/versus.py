@@ -10,9 +10,11 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -62,17 +64,17 @@ class Worker:
         self.tree = tree
         command = [sys.executable, "-m", "assay.measure.worker", *subject.arguments()]
         environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "ASSAY_ROOT": str(tree)}
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed by __exit__). Not a pipe: nobody reads along
         self._process = subprocess.Popen(
             command,
             cwd=tree,
             env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=self._errors,
             text=True,
             bufsize=1,
         )
-        self.hello = self._greeting()
 
     def __enter__(self) -> Self:
         return self
@@ -80,6 +82,7 @@ class Worker:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self._process.kill()
         self._process.communicate()
+        self._errors.close()
 
     def seconds(self, phase: str) -> float:
         """Seconds per token of one run of ``phase``."""
@@ -87,7 +90,9 @@ class Worker:
         self._process.stdin.write(phase + "\n")
         return float(self._answer())
 
-    def _greeting(self) -> Hello:
+    @cached_property
+    def hello(self) -> Hello:
+        """What it says once it has loaded; waits for that."""
         said = json.loads(self._answer())
         if said.get("protocol") != PROTOCOL:
             raise AssayError(
@@ -100,10 +105,10 @@ class Worker:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            _, errors = self._process.communicate()
-            raise AssayError(
-                f"timing {self.tree}: its worker ended with code {self._process.returncode}: {errors[-800:]}"
-            )
+            code = self._process.wait()
+            self._errors.seek(0)
+            said = self._errors.read().decode(errors="replace").strip()[-800:]
+            raise AssayError(f"timing {self.tree}: its worker ended with code {code}: {said}")
         return line
 
 
@@ -125,8 +130,11 @@ def run(workers: Sequence[Worker], pairs: int, progress: Progress) -> Batch:
 
 
 def open_all(stack: ExitStack, base: Path, head: Path, subject: Subject) -> list[Worker]:
-    """Base, head, and head again, each loaded and ready."""
-    return [stack.enter_context(Worker(tree, subject)) for tree in (base, head, head)]
+    """Base, head, and head again, which load side by side."""
+    workers = [stack.enter_context(Worker(tree, subject)) for tree in (base, head, head)]
+    for worker in workers:
+        _ = worker.hello
+    return workers
 
 
 def judge(batch: Batch, subject: Subject) -> ab.Session:
