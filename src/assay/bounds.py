@@ -66,6 +66,17 @@ def exact(setting: Setting, want: np.ndarray, *operands: np.ndarray) -> np.ndarr
     return np.zeros(want.shape)
 
 
+def ulps(count: float) -> Bound:
+    """``count`` units in the last place of the type sums are carried in, and one rounding where the result is
+    narrower: what an elementary function of that accuracy, rounded once, may be off by."""
+
+    def bound(setting: Setting, want: np.ndarray, *operands: np.ndarray, **constants: object) -> np.ndarray:
+        rounding = setting.rounding(want) if setting.out.bits < setting.acc.bits else 0.0
+        return np.asarray(count * setting.acc.ulp(want) + rounding, np.float64)
+
+    return bound
+
+
 def linear(setting: Setting, want: np.ndarray, x: np.ndarray, w: np.ndarray, b: np.ndarray | None = None) -> np.ndarray:
     """u_out·|y| + gamma(K)·u_acc·S + K·eta, S = |x|·|w|ᵀ + |b|. Uses the accumulator's u: a sum carried in a narrow
     type stays below 4 u of the output and would pass a bound in output units."""

@@ -44,7 +44,7 @@ class Format:
         """float64 → this format (nearest even, overflow to Inf) → float64. Integers pass unchanged."""
         if not self.is_float:
             return x
-        return torch.from_numpy(np.asarray(x, order="C")).to(self.torch).to(torch.float64).numpy()
+        return torch.from_numpy(np.asarray(x, np.float64, order="C")).to(self.torch).to(torch.float64).numpy()
 
 
 def _float(name: str, dtype: torch.dtype) -> Format:
@@ -62,10 +62,12 @@ F16 = _float("f16", torch.float16)
 BF16 = _float("bf16", torch.bfloat16)
 I64 = _integer("i64", torch.int64)
 I32 = _integer("i32", torch.int32)
+I16 = _integer("i16", torch.int16)
 I8 = _integer("i8", torch.int8)
 U8 = _integer("u8", torch.uint8)
+BOOL = Format("bool", torch.bool, 0, 1, 0.0)
 
-FORMATS = {f.name: f for f in (BF16, F16, F32, F64, I32, I64, I8, U8)}
+FORMATS = {f.name: f for f in (BF16, F16, F32, F64, I16, I32, I64, I8, U8, BOOL)}
 
 
 def of(dtype: torch.dtype) -> Format:

@@ -23,6 +23,9 @@ from assay.case import Case, Example
 from assay.compare import Mismatch
 from assay.explore import PROFILES
 from assay.judge import Judge
+from assay.overloads import select, spec
+from assay.overloads.check import OverloadCheck
+from assay.overloads.spec import Overload
 from assay.record import provenance
 from assay.record.controller import CASE, Controller
 from assay.record.facts import facts, key_of
@@ -81,6 +84,8 @@ def bench(config: pytest.Config) -> Bench:
             raise pytest.UsageError(str(error)) from error
         for mark in sorted({mark for case in all_cases(config) for mark in case.marks}):
             config.addinivalue_line("markers", f"{mark}: cases with this part in their id")
+        for mark in sorted({"overload", *(overload.mark for overload in overloads(config).values())}):
+            config.addinivalue_line("markers", f"{mark}: overloads of this name")
     return config.stash[BENCH]
 
 
@@ -90,6 +95,10 @@ def selection(config: pytest.Config) -> Selection:
 
 def specs(config: pytest.Config) -> dict[str, OpSpec]:
     return registry(config.rootpath / OPS)
+
+
+def overloads(config: pytest.Config) -> dict[str, Overload]:
+    return spec.registry(config.rootpath / OPS)
 
 
 def all_cases(config: pytest.Config) -> list[Case]:
@@ -131,6 +140,11 @@ def known_keys(config: pytest.Config) -> dict[str, CaseKey]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "overload" in metafunc.fixturenames:
+        profile = PROFILES[option(metafunc.config, "--profile")]
+        targets = selection(metafunc.config).targets(bench(metafunc.config).statuses)
+        params = select.overload_params(overloads(metafunc.config), targets, profile)
+        metafunc.parametrize("overload", params, indirect=True)
     mark = metafunc.definition.get_closest_marker("cases")
     if mark is None or "judge" not in metafunc.fixturenames:
         return
@@ -209,6 +223,14 @@ def judge(request: pytest.FixtureRequest) -> Judge:
     )
 
 
+@pytest.fixture
+def overload(request: pytest.FixtureRequest) -> OverloadCheck:
+    """The check of one overload on one target."""
+    config, (found, target) = request.config, request.param
+    profile, folder = PROFILES[option(config, "--profile")], config.rootpath / OPS
+    return OverloadCheck(bench(config), found, target, profile, folder, option(config, "--seed"))
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[None]:
     """Run a test with a judge or a model check; put what it saw into the report, whatever the outcome."""
@@ -238,11 +260,11 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[None]:
     pytest.skip(f"{status}: {reason}")
 
 
-def recorder(item: pytest.Function) -> Callable[[str, str], dict[str, Any]] | None:
-    """What makes the row of a test out of its status and reason; None for a test that checks no case."""
+def recorder(item: pytest.Function) -> Callable[[str, str], Any] | None:
+    """What makes the rows of a test out of its status and reason; None for a test that checks no case."""
     for value in item.funcargs.values():
         if isinstance(value, Judge):
             return functools.partial(facts, value)
-        if isinstance(value, ModelCheck):
+        if isinstance(value, (ModelCheck, OverloadCheck)):
             return value.facts
     return None

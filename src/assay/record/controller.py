@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -27,13 +27,13 @@ class Controller:
         self._write(self.run)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """One row per finished test, and one for a test whose worker died in it."""
-        result = result_of(report, self.keys, self.run.run)
-        if result is not None:
-            self.results.append(result)
+        """The rows of a finished test, and one for a test whose worker died in it."""
+        results = results_of(report, self.keys, self.run.run)
+        self.results += results
+        for result in results:
             self._write(result)
-            for name, data in notes_of(report).items():
-                self._write(Note(result.case, name, data, self.run.run))
+        for name, data in notes_of(report).items():
+            self._write(Note(results[0].case, name, data, self.run.run))
 
     def pytest_sessionfinish(self) -> None:
         if self.writer is not None:
@@ -57,25 +57,33 @@ class Controller:
             pytest.exit(str(error), returncode=error.exit_code)
 
 
-def result_of(report: pytest.TestReport, keys: Callable[[], Mapping[str, CaseKey]], run: str) -> Result | None:
-    """The row of a report: None for tests without a case and for phases that decide nothing."""
-    properties: dict[str, Any] = dict(report.user_properties)
-    facts: Mapping[str, Any] | None = properties.get(CASE) if report.when == "call" else None
+def results_of(report: pytest.TestReport, keys: Callable[[], Mapping[str, CaseKey]], run: str) -> list[Result]:
+    """The rows of a report: none for tests without a case and for phases that decide nothing."""
     check = report.nodeid.split("[")[0].split("::")[-1]
-    if facts is not None:
-        shared: dict[str, Any] = {name: facts[name] for name in SHARED}
-        metrics = tuple(metrics_of(facts)) + tuple(Metric(**metric) for metric in facts.get("metrics", ()))
-        return Result(CaseKey(**facts["case"]), check, **shared, seconds=report.duration, metrics=metrics, run=run)
+    if report.when == "call" and (found := facts_of(report)):
+        return [_result(facts, check, report.duration / len(found), run) for facts in found]
     if report.failed and report.when not in ("call", "teardown"):
         key = key_of(report.nodeid, keys()) if "[" in report.nodeid else None
-        return key and Result(key, check, "failed", reason=last_line(report), seconds=report.duration, run=run)
-    return None
+        return [Result(key, check, "failed", reason=last_line(report), seconds=report.duration, run=run)] if key else []
+    return []
+
+
+def _result(facts: Mapping[str, Any], check: str, seconds: float, run: str) -> Result:
+    shared: dict[str, Any] = {name: facts[name] for name in SHARED}
+    metrics = tuple(metrics_of(facts)) + tuple(Metric(**metric) for metric in facts.get("metrics", ()))
+    return Result(CaseKey(**facts["case"]), check, **shared, seconds=seconds, metrics=metrics, run=run)
+
+
+def facts_of(report: pytest.TestReport) -> list[Mapping[str, Any]]:
+    """What a checked test says of its cases: most tests have one, a test of an overload one per element type."""
+    found: Any = dict(report.user_properties).get(CASE, [])
+    return cast("list[Mapping[str, Any]]", found if isinstance(found, list) else [found])
 
 
 def notes_of(report: pytest.TestReport) -> Mapping[str, Any]:
     """Notes of a check by name; most have none."""
-    facts: Any = dict(report.user_properties).get(CASE, {})
-    return facts.get("notes", {})
+    found = facts_of(report) if report.when == "call" else []
+    return found[0].get("notes", {}) if found else {}
 
 
 def metrics_of(facts: Mapping[str, Any]) -> list[Metric]:

@@ -1,0 +1,49 @@
+"""What the right result is: operands as numpy arrays in the type PyTorch computes in, and the golden's result."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as PROMOTE
+from torch._prims_common import elementwise_dtypes
+
+from assay.overloads.spec import Form, Overload
+
+_KINDS = {"common": PROMOTE.DEFAULT, "float": PROMOTE.INT_TO_FLOAT}
+
+
+def operands(overload: Overload, form: Form, tensors: Sequence[torch.Tensor]) -> list[np.ndarray]:
+    """The tensors as the golden takes them: promoted, then floats as float64 or longdouble, the rest as it is."""
+    if overload.promote != "keep":
+        numbers = [arg for arg in form.args if isinstance(arg, (bool, int, float))] if overload.numbers else []
+        dtype = elementwise_dtypes(*tensors, *numbers, type_promotion_kind=_KINDS[overload.promote])[0]
+        tensors = [tensor.to(dtype) for tensor in tensors]
+    return [_array(tensor, overload.extended) for tensor in tensors]
+
+
+def _array(tensor: torch.Tensor, extended: bool) -> np.ndarray:
+    if not tensor.is_floating_point():
+        return tensor.contiguous().numpy()
+    array = tensor.to(torch.float64).numpy()
+    return array.astype(np.longdouble) if extended and tensor.dtype == torch.float64 else array
+
+
+def results(overload: Overload, form: Form, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+    """What the call must return: floats as they are, everything else as int64."""
+    found = (form.golden or overload.golden)(*arrays, *form.args, **form.kwargs)
+    return tuple(comparable(np.asarray(result)) for result in (found if isinstance(found, tuple) else (found,)))
+
+
+def comparable(array: np.ndarray) -> np.ndarray:
+    """As the comparison takes it."""
+    return array if np.issubdtype(array.dtype, np.floating) else array.astype(np.int64)
+
+
+def eager(overload: Overload, form: Form, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """PyTorch's own results: their shapes and types are what is expected."""
+    with torch.no_grad():
+        found: Any = overload.invoke(form, *tensors)
+    return tuple(found) if isinstance(found, (tuple, list)) else (found,)
