@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeGuard
 
 import torch
+from torch._dispatch.python import enable_python_dispatcher
 from torch.fx import Graph, Node
 from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.fx.node import map_aggregate
@@ -122,7 +123,7 @@ def emit(program: GraphProgram, before: Node, target: Callable[..., Any], *args:
     with program.module.graph.inserting_before(before):
         node = program.module.graph.call_function(target, args, kwargs)
     node.meta.update({key: before.meta[key] for key in _INHERITED_META if key in before.meta})
-    with mode_of(program):
+    with mode_of(program), enable_python_dispatcher():
         node.meta["val"] = target(*map_aggregate(node.args, value_of), **map_aggregate(node.kwargs, value_of))
     return node
 

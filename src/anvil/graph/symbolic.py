@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import sympy
 import torch
+from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo.source import ConstantSource
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv, ValueRangesSLoc
@@ -85,6 +86,7 @@ def propagate(module: torch.fx.GraphModule, mode: FakeTensorMode) -> None:
     Raises InputError if the graph turns out to hold only for particular values of a symbolic size.
     """
     values = [node.meta["val"] for node in module.graph.nodes if node.op == "placeholder"]
-    FakeTensorProp(module, mode).propagate_dont_convert_inputs(*values)
+    with enable_python_dispatcher():  # composite kernels in C++ would ask for sizes as numbers, and fix them
+        FakeTensorProp(module, mode).propagate_dont_convert_inputs(*values)
     if fixed := {str(symbol): value for symbol, value in mode.shape_env.replacements.items()}:
         raise InputError(f"symbolic sizes were fixed while propagating shapes: {fixed}; expected them to stay free")

@@ -15,10 +15,12 @@ from anvil.frontend.capture import capture
 from anvil.frontend.stages import each_stage
 from anvil.graph.program import GraphProgram
 from anvil.graph.rewrite import GraphPass, calls, emit
+from anvil.lower.coverage import coverage
 from anvil.runtime import open_executor, status
 from anvil.runtime.executor import Executor
 from anvil.runtime.program import CompiledProgram
 from assay.backends.protocol import (
+    Claim,
     Compiled,
     Finding,
     LanguageModel,
@@ -89,6 +91,9 @@ class AnvilBackend:
 
     def modes(self) -> Mapping[str, tuple[str, ...]]:
         return {"quant": tuple(quant.modes()), "attention": tuple(attention.variants())}
+
+    def coverage(self) -> Sequence[Claim]:
+        return [Claim(row.name, row.core, row.state, row.how) for row in coverage()]
 
     def compile(self, program: Program, target: str, *, quant: str = "fp32", variant: str = "") -> Compiled:
         names = ()

@@ -52,6 +52,17 @@ class Program:
     weights: tuple[int, ...] = ()
 
 
+@dataclass(frozen=True)
+class Claim:
+    """What a compiler says of one overload of the operator library. ``state``: covered, decomposed, missing, left out;
+    ``how``: by what, or why not. ``core``: whether PyTorch counts it to the core operator set."""
+
+    name: str
+    core: bool
+    state: str
+    how: str
+
+
 class Compiled(Protocol):
     """A compiled program, bound to a target."""
 
@@ -105,6 +116,10 @@ class Backend(Protocol):
 
     def modes(self) -> Mapping[str, tuple[str, ...]]:
         """Names this backend knows: {"quant": (...), "attention": (...)}."""
+        ...
+
+    def coverage(self) -> Sequence[Claim]:
+        """The overloads this backend knows of; none if it makes no claims."""
         ...
 
     def compile(self, program: Program, target: str, *, quant: str = "fp32", variant: str = "") -> Compiled:

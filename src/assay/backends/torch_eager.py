@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from assay.backends.protocol import Program, TargetStatus, Unsupported
+from assay.backends.protocol import Claim, Program, TargetStatus, Unsupported
 from assay.backends.torch_model import TorchModel
 
 
@@ -40,6 +40,9 @@ class EagerBackend:
 
     def modes(self) -> Mapping[str, tuple[str, ...]]:
         return {"quant": ("fp32",), "attention": ("naive",)}
+
+    def coverage(self) -> Sequence[Claim]:
+        return ()
 
     def compile(self, program: Program, target: str, *, quant: str = "fp32", variant: str = "") -> EagerCompiled:
         if quant != "fp32":

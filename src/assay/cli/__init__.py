@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from assay.cli import compare, errors, generate, index, ledger, report, targets, tokens, trend, validate
+from assay.cli import compare, coverage, errors, generate, index, ledger, report, targets, tokens, trend, validate
 
 app = typer.Typer(
     name="assay",
@@ -23,5 +23,6 @@ app.command()(compare.compare)
 app.command()(trend.trend)
 app.command()(targets.targets)
 app.command()(ledger.ledger)
+app.command()(coverage.coverage)
 app.command()(report.report)
 app.command()(index.index)

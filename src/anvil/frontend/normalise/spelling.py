@@ -92,30 +92,27 @@ def _mean(program: GraphProgram, node: Node) -> Node | None:
     return respell(node, aten.mean.dim, source, [dim % rank for dim in dims], argument(node, "keepdim"))
 
 
-CANONICAL_SPELLING = GraphPass(
-    "canonical_spelling",
-    by_target(
-        {
-            aten.add.Scalar: _scaled(aten.add.Tensor),
-            aten.sub.Scalar: _scaled(aten.sub.Tensor),
-            aten.mul.Scalar: _renamed(aten.mul.Tensor),
-            aten.div.Scalar: _renamed(aten.div.Tensor),
-            aten.__and__.Tensor: _renamed(aten.bitwise_and.Tensor),
-            aten.__or__.Tensor: _renamed(aten.bitwise_or.Tensor),
-            aten.logical_and.default: _bitwise(aten.bitwise_and.Tensor),
-            aten.logical_or.default: _bitwise(aten.bitwise_or.Tensor),
-            aten.logical_not.default: _bitwise(aten.bitwise_not.default),
-            aten.pow.Tensor_Scalar: _power,
-            aten.square.default: _square,
-            aten.mul.Tensor: _silu,
-            aten._softmax.default: _softmax,
-            aten.softmax.int: _softmax,
-            aten.cat.default: _cat,
-            aten.mean.dim: _mean,
-            aten.type_as.default: _cast,
-            aten.to.dtype: _cast,
-            aten.to.device: _cast,
-            aten.to.dtype_layout: _cast,
-        }
-    ),
-)
+CANONICAL: dict[object, Rule] = {
+    aten.add.Scalar: _scaled(aten.add.Tensor),
+    aten.sub.Scalar: _scaled(aten.sub.Tensor),
+    aten.mul.Scalar: _renamed(aten.mul.Tensor),
+    aten.div.Scalar: _renamed(aten.div.Tensor),
+    aten.__and__.Tensor: _renamed(aten.bitwise_and.Tensor),
+    aten.__or__.Tensor: _renamed(aten.bitwise_or.Tensor),
+    aten.logical_and.default: _bitwise(aten.bitwise_and.Tensor),
+    aten.logical_or.default: _bitwise(aten.bitwise_or.Tensor),
+    aten.logical_not.default: _bitwise(aten.bitwise_not.default),
+    aten.pow.Tensor_Scalar: _power,
+    aten.square.default: _square,
+    aten.mul.Tensor: _silu,
+    aten._softmax.default: _softmax,
+    aten.softmax.int: _softmax,
+    aten.cat.default: _cat,
+    aten.mean.dim: _mean,
+    aten.type_as.default: _cast,
+    aten.to.dtype: _cast,
+    aten.to.device: _cast,
+    aten.to.dtype_layout: _cast,
+}
+
+CANONICAL_SPELLING = GraphPass("canonical_spelling", by_target(CANONICAL))

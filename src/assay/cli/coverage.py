@@ -1,0 +1,28 @@
+"""``assay coverage``: every overload, what the compiler claims, and what was run and compared."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from assay import coverage as book
+from assay import ledger
+from assay.cli.common import RUNS, AsJson, BackendName, Records, backend, out, print_json
+from assay.record.writer import read
+
+Markdown = Annotated[bool, typer.Option("--markdown", help="Print the page docs/coverage.md.")]
+
+
+def coverage(
+    records: Records = RUNS, as_json: AsJson = False, markdown: Markdown = False, name: BackendName = "anvil"
+) -> None:
+    """Print every overload: core or not, covered, decomposed, missing or left out, and the types that are ok."""
+    found = ledger.rows(read(records)) if records.exists() else []
+    table = book.rows(backend(name).coverage(), found)
+    if as_json:
+        print_json(book.as_json(table))
+    elif markdown:
+        typer.echo(book.markdown(table), nl=False)
+    else:
+        out.print(book.render(table))

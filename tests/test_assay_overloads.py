@@ -1,0 +1,180 @@
+"""Overloads as data: a correct compiler passes, and one fault in one element type fails that type, for its reason."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import torch
+from sample_records import run_row
+from typer.testing import CliRunner
+
+from assay import coverage, ledger
+from assay.backends.protocol import Claim, Finding, Program, Unsupported
+from assay.backends.torch_eager import EagerBackend, EagerCompiled
+from assay.bench import Bench
+from assay.cli import app
+from assay.compare import Mismatch
+from assay.explore import PROFILES
+from assay.overloads.check import OverloadCheck
+from assay.overloads.spec import NAMES, TYPES, Overload, registry
+from assay.record.rows import CaseKey, Result
+from assay.record.writer import Writer
+
+OPS = Path(__file__).parents[1] / "ops"
+Change = Callable[[list[torch.Tensor]], list[torch.Tensor]]
+
+
+@dataclass(frozen=True)
+class Changed(EagerCompiled):
+    change: Change = lambda results: results
+
+    def run(self, *inputs: torch.Tensor, threads: int = 1) -> list[torch.Tensor]:
+        return self.change([result.clone() for result in super().run(*inputs)])
+
+
+@dataclass(frozen=True)
+class ChangedBackend(EagerBackend):
+    """Eager, with every result changed after it was computed."""
+
+    change: Change = lambda results: results
+
+    def compile(self, program: Program, target: str, *, quant: str = "fp32", variant: str = "") -> EagerCompiled:
+        compiled = super().compile(program, target, quant=quant)
+        return Changed(compiled.module, compiled.artifact, change=self.change)
+
+
+class NoHalves(EagerBackend):
+    """Cannot compile f16, and crashes on i8."""
+
+    def compile(self, program: Program, target: str, *, quant: str = "fp32", variant: str = "") -> EagerCompiled:
+        types = {tensor.dtype for tensor in program.example}
+        if torch.float16 in types:
+            raise Unsupported("no f16 here")
+        if torch.int8 in types:
+            raise Finding("SIGILL")
+        return super().compile(program, target, quant=quant)
+
+
+def check(name: str, backend: EagerBackend | None = None, profile: str = "ci") -> OverloadCheck:
+    return OverloadCheck(Bench.of(backend or EagerBackend()), registry(OPS)[name], "host", PROFILES[profile], OPS)
+
+
+def only(dtype: torch.dtype, change: Callable[[torch.Tensor], torch.Tensor]) -> Change:
+    return lambda results: [change(r) if r.dtype == dtype else r for r in results]
+
+
+def tail_dropped(x: torch.Tensor) -> torch.Tensor:
+    """The last element of a long enough row is what was there before."""
+    if x.dim() and x.shape[-1] > 16:
+        x[..., -1] = 77
+    return x
+
+
+FAULTS = [
+    ("aten.mul.Tensor", torch.float32, tail_dropped, "(the tail)"),
+    ("aten.mul.Tensor", torch.int16, tail_dropped, "(the tail)"),
+    ("aten.mul.Tensor", torch.float16, lambda x: torch.nextafter(x, torch.zeros_like(x)), "outside its bound"),
+    ("aten.maximum.default", torch.bfloat16, lambda x: x.nan_to_num(1.0, float("inf"), -float("inf")), "wrong nan"),
+    ("aten.neg.default", torch.float64, lambda x: x + 0.0, "wrong sign of zero"),
+    ("aten.add.Tensor", torch.uint8, lambda x: x.short().clamp(0, 254).byte(), "outside its bound"),
+    ("aten.add.Tensor", torch.int64, lambda x: x.int(), "wrong type torch.int32, want torch.int64"),
+]
+
+
+@pytest.mark.parametrize("name, dtype, change, reason", FAULTS, ids=[f"{f[0]}-{f[1]}-{f[3]}" for f in FAULTS])
+def test_a_fault_in_one_type_fails_that_type(name, dtype, change, reason):
+    here = check(name, ChangedBackend(change=only(dtype, change)))
+    with pytest.raises(Mismatch, match="replay") as caught:
+        here.run()
+    assert reason in str(caught.value)
+    failed = [row["case"]["dtype"] for row in here.facts("failed", "") if row["status"] == "failed"]
+    assert failed == [NAMES[dtype]]
+
+
+def test_eager_passes_and_every_type_has_a_row():
+    here = check("aten.mul.Tensor")
+    here.run()
+    rows = here.facts("ok", "")
+    assert [row["case"]["dtype"] for row in rows] == list(here.overload.types) == list(TYPES)
+    assert all(row["status"] == "ok" and row["examples"] for row in rows)
+
+
+def test_types_that_cannot_be_compiled_or_crash_do_not_hide_the_others():
+    here = check("aten.neg.default", NoHalves())
+    with pytest.raises(Mismatch, match="SIGILL"):
+        here.run()
+    status = {row["case"]["dtype"]: (row["status"], row["reason"]) for row in here.facts("failed", "")}
+    assert status["f16"] == ("unsupported", "no f16 here")
+    assert status["i8"][0] == "failed"
+    assert {status[name][0] for name in ("f64", "f32", "bf16", "i64", "u8")} == {"ok"}
+
+
+def test_an_overload_without_a_verdict_in_any_type_is_unsupported():
+    @dataclass(frozen=True)
+    class Nothing(EagerBackend):
+        def compile(self, program: Program, target: str, *, quant: str = "fp32", variant: str = "") -> EagerCompiled:
+            raise Unsupported("nothing")
+
+    with pytest.raises(Unsupported, match="nothing"):
+        check("aten.neg.default", Nothing()).run()
+
+
+def test_a_type_left_out_is_not_run():
+    overload = replace(registry(OPS)["aten.neg.default"], without={"f64": "for this test"})
+    assert isinstance(overload, Overload)
+    assert "f64" not in overload.types and "bool" in overload.refused_types
+
+
+def test_the_quick_profile_takes_few_types_and_the_same_every_time():
+    first, second = check("aten.mul.Tensor", profile="quick"), check("aten.mul.Tensor", profile="quick")
+    assert first.calls() == second.calls()
+    assert len({call.dtype for call in first.calls()}) == 3
+
+
+def record(name: str, dtype: str, target: str, status: str) -> Result:
+    key = CaseKey(f"{name}-{dtype}-{target}", "overload", name, target, dtype)
+    return Result(key, "test_overload", status, examples=14, run=run_row().run)  # type: ignore[arg-type]
+
+
+def test_coverage_joins_claims_with_what_was_run(tmp_path):
+    claims = [Claim("aten.a.default", True, "covered", "loop"), Claim("aten.b.default", True, "missing", "")]
+    results = [
+        record("aten.a.default", "f16", "t1", "ok"),
+        record("aten.a.default", "f64", "t1", "ok"),
+        record("aten.a.default", "f64", "t2", "ok"),
+        record("aten.a.default", "f16", "t2", "failed"),
+    ]
+    table = coverage.rows(claims, ledger.rows(results))
+    a, b = table
+    assert (a.ok, a.failed) == ({"t1": ["f64", "f16"], "t2": ["f64"]}, {"t2": ["f16"]})
+    assert not b.checked
+    assert coverage.totals(table)["t1"] == {"overloads": 1, "cells": 2, "failed": 0, "unsupported": 0}
+    assert coverage.totals(table)["t2"]["overloads"] == 0
+    assert coverage.verdict(a) == "f64; t2: failed f16"
+    assert "| `aten.b.default` | core | missing |" in coverage.markdown(table)
+
+
+def test_assay_coverage_prints_every_core_overload(tmp_path):
+    writer = Writer(tmp_path / "run.jsonl")
+    writer.write(run_row())
+    writer.write(record("aten.add.Tensor", "f32", "x86_64-avx2", "ok"))
+    writer.close()
+    result = CliRunner().invoke(app, ["coverage", "--records", str(tmp_path), "--json"])
+    assert result.exit_code == 0, result.output
+    rows = {row["name"]: row for row in json.loads(result.stdout)["overloads"]}
+    core = [row for row in rows.values() if row["core"]]
+    assert len(core) == len(_core())
+    assert {row["state"] for row in core} <= {"covered", "decomposed", "missing", "left out"}
+    assert rows["aten.add.Tensor"]["ok"] == {"x86_64-avx2": ["f32"]}
+    assert rows["aten.randn.default"]["state"] == "left out"
+
+
+def _core() -> list[object]:
+    packets = [getattr(torch.ops.aten, name) for name in dir(torch.ops.aten)]
+    packets = [packet for packet in packets if hasattr(packet, "overloads")]
+    overloads = [getattr(packet, overload) for packet in packets for overload in packet.overloads()]
+    return [overload for overload in overloads if torch.Tag.core in overload.tags]
