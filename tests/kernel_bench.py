@@ -13,7 +13,7 @@ from anvil.kernels.base import Kernel, Param
 from anvil.runtime import open_executor, status
 from anvil.targets import Target
 
-TARGETS = [target.name for target in targets.all_targets()]
+TARGETS = [target.name for target in targets.quick_targets()]
 U32 = 2.0**-24  # unit roundoff of f32
 
 
@@ -30,9 +30,14 @@ class KernelBench:
 
         Arrays may be strided or broadcast views; they are laid out in memory with exactly their strides.
         """
+        (output,) = self.run_all(kernel, *arguments, threads=threads)
+        return output
+
+    def run_all(self, kernel: Kernel, *arguments: np.ndarray | float, threads: int = 1) -> list[np.ndarray]:
+        """The same for a kernel with any number of outputs."""
         words: list[int] = []
         blocks: list[int] = []
-        output: tuple[int, np.ndarray] | None = None
+        outputs: list[tuple[int, np.ndarray]] = []
         for param, argument in zip(kernel.params, arguments, strict=True):
             if not isinstance(argument, np.ndarray):
                 words.append(int(np.float32(argument).view(np.uint32)) if param.dtype == "f32" else int(argument))
@@ -42,15 +47,13 @@ class KernelBench:
             strides = [stride // argument.itemsize for stride in argument.strides]
             words += [address, address, 0, *argument.shape, *strides]
             if param.kind != "in":
-                output = address, argument
-        assert output is not None
-        address, like = output
+                outputs.append((address, argument))
         program = np.array([[self._entry(kernel), 0]], np.int64)
-        reads = [(address, _extent(like) * like.itemsize)]
-        (data,) = self.executor.run_and_read(program, np.array(words, np.int64), reads, threads=threads, timeout=60)
+        reads = [(address, _extent(like) * like.itemsize) for address, like in outputs]
+        data = self.executor.run_and_read(program, np.array(words, np.int64), reads, threads=threads, timeout=60)
         for block in blocks:
             self.executor.free(block)
-        return _view(np.frombuffer(data, like.dtype), like)
+        return [_view(np.frombuffer(raw, like.dtype), like) for raw, (_, like) in zip(data, outputs, strict=True)]
 
     def _entry(self, kernel: Kernel) -> int:
         if kernel.name not in self._entries:
@@ -107,7 +110,7 @@ def assert_within(got: np.ndarray, want: np.ndarray, bound: np.ndarray | float) 
 def assert_targets_agree(build: Callable[[Target], Kernel], arguments: Callable[[Target], tuple]) -> None:
     """The first target's bits are every target's bits, for one and for three threads."""
     answers: dict[str, bytes] = {}
-    for target in targets.all_targets():
+    for target in targets.quick_targets():
         if not status(target, isolated=True).runs:
             continue
         for threads in (1, 3):

@@ -14,7 +14,7 @@ from anvil.errors import ToolMissingError
 from anvil.kernels.base import Kernel, Param
 from anvil.runtime.native import NativeExecutor
 
-TARGETS = targets.all_targets()
+TARGETS = targets.quick_targets()
 AVX2 = targets.get("x86_64-avx2")
 
 

@@ -98,7 +98,7 @@ def test_all_targets_agree_to_the_bit() -> None:
 @pytest.mark.parametrize("depth", [0, 1, 7])
 def test_packing_and_unpacking_give_back_the_weight(outputs: int, depth: int) -> None:
     w = torch.from_numpy(integers(outputs, depth))
-    for target in targets.all_targets():
+    for target in targets.quick_targets():
         tensors = FP32.pack(FP32.quantise(w), target)
         (described,) = FP32.tensors(outputs, depth, target)
         assert tensors["w"].shape == described.shape

@@ -53,6 +53,11 @@ def rounded(module: torch.nn.Module, mode: str, table: str) -> torch.nn.Module:
         if weight.ndim == 2:
             own = quant.get(table if is_table(name) else mode)
             weight.copy_(own.dequantise(own.quantise(weight)).float())
+    activations = quant.get(mode).activations
+    if activations is not None:
+        for name, layer in twin.named_modules():
+            if isinstance(layer, torch.nn.Linear) and not is_table(name):
+                layer.register_forward_pre_hook(lambda _, inputs: (activations.rounded(inputs[0]).float(),))
     return twin
 
 
@@ -71,6 +76,14 @@ def test_a_model_computes_with_the_dequantised_weights(tied: torch.nn.Module, mo
     token = model.prefill(PROMPT)
     assert token == want[-1].argmax()
     assert model.decode(token) == logits(twin, [*PROMPT, token])[-1].argmax()
+
+
+def test_activations_are_rounded_once_for_all_that_read_them(tied: torch.nn.Module) -> None:
+    """A layer has four different inputs of linear layers: of q, k and v; of o; of gate and up; of down."""
+    plan = anvil.compile(tied, quant="w8a8").plans.decode.plan
+    kernels = [row.kernel for row in plan.rows]
+    assert sum(name.startswith("quantise_rows") for name in kernels) == 4
+    assert sum(name == "linear_w8a8" for name in kernels) == 7
 
 
 def test_every_tensor_is_listed_with_mode_bytes_and_error(untied: torch.nn.Module) -> None:

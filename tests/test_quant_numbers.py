@@ -36,7 +36,7 @@ def codes(name: str, w: list[float] | torch.Tensor) -> list[int]:
     return quant.get(name).quantise(torch.as_tensor(w).reshape(1, -1)).parts["codes"].flatten().tolist()[: len(w)]
 
 
-@pytest.mark.parametrize("target", targets.all_targets(), ids=lambda target: target.name)
+@pytest.mark.parametrize("target", targets.quick_targets(), ids=lambda target: target.name)
 @pytest.mark.parametrize("outputs", [1, 16, 33])
 @pytest.mark.parametrize("inputs", [0, 1, 32, 40, 160])
 def test_unpacking_gives_back_every_bit(mode: QuantMode, target: targets.Target, outputs: int, inputs: int) -> None:
@@ -71,7 +71,7 @@ def test_equal_weights_stay_equal(name: str, value: float) -> None:
     assert abs(got[0] - value) <= abs(value) * (2.0**-6 if name.endswith("_k") else 2.0**-9)  # scales of few bits
 
 
-@pytest.mark.parametrize("name", ["w8", "q8_0"])
+@pytest.mark.parametrize("name", ["w8", "w8a8", "q8_0"])
 def test_ties_go_to_even_and_the_extremes_to_127(name: str) -> None:
     w = [127.0, -127.0, 0.5, 1.5, 2.5, -0.5, -1.5, -2.5, 0.49999997, 3.0]
     assert codes(name, w) == [127, -127, 0, 2, 2, 0, -2, -2, 0, 3]
@@ -129,6 +129,7 @@ def test_more_bits_are_closer() -> None:
 #: Mean squared error over mean square of normal weights, 4096 inputs; a mode must stay within [1/4, 2] of it.
 NMSE = {
     "w8": 7.6e-5,
+    "w8a8": 7.6e-5,
     "q8_0": 3.2e-5,
     "w4-g32": 9.3e-3,
     "w4-g128": 1.4e-2,
@@ -174,7 +175,7 @@ def test_blocks_of_a_file_pass_through_to_the_byte_and_mean_what_gguf_says(name:
     shape = (19, 3 * file.size)
     weight = file.read(torch.from_numpy(raw), shape)
     assert file.write(weight).numpy().tobytes() == raw.tobytes()
-    for target in targets.all_targets():
+    for target in targets.quick_targets():
         back = mode.unpack(mode.pack(weight, target), shape, target)
         assert file.write(back).numpy().tobytes() == raw.tobytes()
     want = gguf.quants.dequantize(raw.reshape(19, -1), gguf.GGMLQuantizationType[file.kind])

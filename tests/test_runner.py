@@ -123,7 +123,7 @@ def test_a_library_is_relocated_to_where_it_is_placed() -> None:
 
 
 def test_code_is_never_writable() -> None:
-    for target in targets.all_targets():
+    for target in targets.quick_targets():
         image = elf.place(codegen.compile_library([POKE], target).data, 1 << 30)
         forbidden = elf.PROT_WRITE | elf.PROT_EXEC
         assert not any(segment.protection & forbidden == forbidden for segment in image.segments), target.name
@@ -148,7 +148,7 @@ def with_pointers(target: targets.Target) -> bytes:
     return codegen.link([codegen.Object("pointers", code, "")], target)
 
 
-@pytest.mark.parametrize("target", targets.all_targets(), ids=lambda target: target.name)
+@pytest.mark.parametrize("target", targets.quick_targets(), ids=lambda target: target.name)
 def test_pointers_in_a_library_point_to_where_it_was_placed(target: targets.Target) -> None:
     image = elf.place(with_pointers(target), 1 << 30)
 

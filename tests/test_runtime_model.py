@@ -277,7 +277,7 @@ def test_steps_are_reused(model, monkeypatch):
     model.decode(token)
 
 
-@pytest.mark.parametrize("target", [t.name for t in targets.all_targets()])
+@pytest.mark.parametrize("target", [t.name for t in targets.quick_targets()])
 def test_every_target_gives_the_same_bits_and_tokens(model, module, target):
     here = status(targets.get(target))
     if not here.runs:

@@ -18,17 +18,40 @@ def test_every_isa_of_the_first_milestone_is_registered() -> None:
 
 
 def test_names_are_unique() -> None:
-    names = [target.name for target in targets.all_targets()]
-    assert len(names) == len(set(names))
+    found = [target.name for target in targets.all_targets()]
+    assert len(found) == len(set(found))
 
 
-def test_an_isa_name_selects_all_its_cpu_models() -> None:
-    assert [target.name for target in targets.select("riscv64-rvv")] == ["riscv64-rvv-vlen128", "riscv64-rvv-vlen256"]
+def names(pattern: str) -> list[str]:
+    return [target.name for target in targets.select(pattern)]
+
+
+def test_an_isa_name_selects_its_quick_models() -> None:
+    assert names("riscv64-rvv") == ["riscv64-rvv-vlen128", "riscv64-rvv-vlen256"]
+    assert names("x86_64-avx512") == ["x86_64-avx512"]
+
+
+def test_an_isa_without_quick_models_selects_all_it_has() -> None:
+    assert names("aarch64-sve") == ["aarch64-sve128", "aarch64-sve256", "aarch64-sve512"]
 
 
 def test_a_list_and_a_glob_select_their_union_once() -> None:
-    chosen = targets.select("riscv64-*, riscv64-rvv-vlen128, x86_64-avx512")
-    assert [target.name for target in chosen] == ["riscv64-rvv-vlen128", "riscv64-rvv-vlen256", "x86_64-avx512"]
+    assert names("riscv64-*-vlen?56*, riscv64-rvv-vlen256, x86_64-avx512-vnni") == [
+        "riscv64-rvv-vlen256",
+        "riscv64-rvv-vlen256-kept",
+        "riscv64-rvv-vlen256-zvfh",
+        "x86_64-avx512-vnni",
+    ]
+
+
+def test_five_targets_are_quick() -> None:
+    assert [target.name for target in targets.quick_targets()] == [
+        "aarch64-neon",
+        "riscv64-rvv-vlen128",
+        "riscv64-rvv-vlen256",
+        "x86_64-avx2",
+        "x86_64-avx512",
+    ]
 
 
 @pytest.mark.parametrize("look_up", [targets.get, targets.select])

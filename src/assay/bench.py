@@ -123,18 +123,31 @@ class Bench:
 
 @dataclass(frozen=True)
 class Selection:
-    """What the user asked for; empty means everything."""
+    """What the user asked for; empty means everything, but of targets only the quick ones unless ``thorough``."""
 
     names: tuple[str, ...] = ()
     quants: tuple[str, ...] = ()
     variants: tuple[str, ...] = ()
+    thorough: bool = False
 
     def targets(self, statuses: Mapping[str, TargetStatus]) -> list[str]:
-        """Targets selected by name or by ISA. Raises ``ValueError`` naming what is unknown and what is known."""
+        """Targets selected by name, by ISA (its quick ones, or all if it has none), or ``all``.
+
+        Raises ``ValueError`` naming what is unknown and what is known.
+        """
         if not self.names:
-            return list(statuses)
-        known = {name: {name, status.isa} for name, status in statuses.items()}
+            return [name for name, status in statuses.items() if self.thorough or quick(status)]
+        chosen: set[str] = set()
         for asked in self.names:
-            if not any(asked in words for words in known.values()):
-                raise ValueError(f"selecting targets: target={asked!r}, expected one of {', '.join(known)}")
-        return [name for name, words in known.items() if words & set(self.names)]
+            isa = [status for status in statuses.values() if status.isa == asked]
+            found = {status.name for status in isa if quick(status)} or {status.name for status in isa}
+            found |= {name for name in statuses if asked in (name, "all")}
+            if not found:
+                raise ValueError(f"selecting targets: target={asked!r}, expected one of {', '.join(statuses)}")
+            chosen |= found
+        return [name for name in statuses if name in chosen]
+
+
+def quick(status: TargetStatus) -> bool:
+    """Whether a target is checked where none is named."""
+    return bool(status.facts.get("quick", True))

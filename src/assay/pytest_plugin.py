@@ -45,7 +45,7 @@ ANVIL = "anvil"
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("assay")
     group.addoption("--backend", default=ANVIL, help="compiler under test: an adapter's name or a module with BACKEND")
-    group.addoption("--target", action="append", default=[], help="target or ISA, repeatable; default all")
+    group.addoption("--target", action="append", default=[], help="target, ISA or all; repeatable")
     group.addoption("--quant", action="append", default=[], help="quantisation mode, repeatable; default all")
     group.addoption("--variant", action="append", default=[], help="kernel variant, repeatable; default all")
     group.addoption("--profile", default="quick", choices=sorted(PROFILES), help="how hard to look (default quick)")
@@ -90,7 +90,8 @@ def bench(config: pytest.Config) -> Bench:
 
 
 def selection(config: pytest.Config) -> Selection:
-    return Selection(*(tuple(option(config, name)) for name in ("--target", "--quant", "--variant")))
+    asked = (tuple(option(config, name)) for name in ("--target", "--quant", "--variant"))
+    return Selection(*asked, thorough=option(config, "--profile") != "quick")
 
 
 def specs(config: pytest.Config) -> dict[str, OpSpec]:

@@ -101,9 +101,11 @@ def _shape_of(type_text: str) -> str:
 
 
 def _set_attributes(module: mlir.Module, target: Target) -> None:
-    if not target.attributes:
-        return
     pairs = [mlir.ir.ArrayAttr.get([mlir.ir.StringAttr.get(part) for part in pair]) for pair in target.attributes]
     for op in module.body.operations:
         if op.operation.name == "llvm.func" and len(op.operation.regions[0].blocks) > 0:
-            op.operation.attributes["passthrough"] = mlir.ir.ArrayAttr.get(pairs)
+            if pairs:
+                op.operation.attributes["passthrough"] = mlir.ir.ArrayAttr.get(pairs)
+            if times := target.scalable_times:
+                text = f"#llvm.vscale_range<minRange = {times} : i32, maxRange = {times} : i32>"
+                op.operation.attributes["vscale_range"] = mlir.ir.Attribute.parse(text)

@@ -24,6 +24,8 @@ def packed_wrapper(kernel: Kernel, target: Target) -> str:
             arguments.append(f"{kind} %a{word}")
             word += 1
     attributes = " ".join(f'"{key}"="{value}"' for key, value in target.attributes)
+    if times := target.scalable_times:
+        attributes += f" vscale_range({times},{times})"
     call = ", ".join([*arguments, "i64 %tid", "i64 %nthreads"])
     return "\n".join(
         [

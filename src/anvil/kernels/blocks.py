@@ -4,7 +4,8 @@ A weight [N, K] is cut into panels of ``width`` outputs (:mod:`anvil.kernels.pan
 ``block`` inputs. One blob holds it all, i8 [P, bytes]: per panel a head (what belongs to an output as a whole), then
 block after block; in a block field after field (codes, scales, ...); in a field row after row, a row having one
 element of each output of the panel. So a matrix kernel reads one stream, front to back, whole vectors at a time, and
-never adds across lanes. Elements of 2 and 4 bits lie in 32-bit words, one word per output, the first k lowest.
+never adds across lanes. Elements of 2 and 4 bits lie in 32-bit words, one word per output, the first k lowest; larger
+ones may lie in words too, for instructions that multiply several inputs of an output at a time.
 """
 
 from __future__ import annotations
@@ -21,16 +22,20 @@ from anvil.targets.base import Target
 
 @dataclass(frozen=True)
 class Field:
-    """``count`` elements of ``bits`` bits (2, 4, 8, 16 or 32) that each output has in each block."""
+    """``count`` elements of ``bits`` bits (2, 4, 8, 16 or 32) that each output has in each block.
+
+    ``word`` packs them into words of that many bits; elements of less than 8 bits always lie in words of 32.
+    """
 
     name: str
     bits: int
     count: int = 1
+    word: int = 0
 
     @property
     def unit(self) -> int:
-        """Bits of what is loaded for one output: an element, or a word of small ones."""
-        return 32 if self.bits < 8 else self.bits
+        """Bits of what is loaded for one output: an element, or a word of several."""
+        return self.word or (32 if self.bits < 8 else self.bits)
 
     @property
     def rows(self) -> int:
@@ -98,7 +103,8 @@ class BlockFormat:
         """Everything that shapes the bytes, as one name: ``q4_0.panel16.k32.codes4x32.scale16x1``."""
 
         def listed(fields: tuple[Field, ...]) -> list[str]:
-            return [f"{field.name}{field.bits}x{field.count}" for field in fields]
+            words = [f"w{field.word}" if field.word else "" for field in fields]
+            return [f"{f.name}{f.bits}x{f.count}{word}" for f, word in zip(fields, words, strict=True)]
 
         head = [f"head({','.join(listed(self.head))})"] if self.head else []
         return ".".join([self.name, panel.layout, f"k{self.block}", *head, *listed(self.fields)])
@@ -133,6 +139,12 @@ class At:
 
     def row(self, name: str, row: Val | int = 0) -> Val:
         """One row of a field: an integer vector, one element (or word) per output."""
+        field, _, _ = self.format.place(name, self.panel.width)
+        loaded = self.bytes_of(name, row)
+        return loaded if field.unit == 8 else reinterpret(loaded, f"i{field.unit}")
+
+    def bytes_of(self, name: str, row: Val | int = 0) -> Val:
+        """One row of a field as the bytes that it lies in."""
         width, lanes = self.panel.width, self.panel.lanes
         field, offset, in_head = self.format.place(name, width)
         size = field.unit // 8
@@ -140,8 +152,7 @@ class At:
         if not in_head:
             block = self.group // (self.format.block // self.format.group)
             start = start + block * self.format.block_bytes(width) + self.format.head_bytes(width)
-        loaded = self.blob.load(self.which, start, lanes=lanes * size)
-        return loaded if field.unit == 8 else reinterpret(loaded, f"i{field.unit}")
+        return self.blob.load(self.which, start, lanes=lanes * size)
 
 
 def no_parameters(at: At) -> None:

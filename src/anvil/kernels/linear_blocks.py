@@ -40,12 +40,12 @@ from anvil.kernels.dsl import (
 from anvil.kernels.dsl import stack as on_stack
 from anvil.kernels.flow import choose, each_vector, for_, if_, if_else, in_pieces, my_range
 from anvil.kernels.panel import Panel, panel_of
+from anvil.kernels.panel_output import Output, Vectors
 from anvil.targets.base import Target
 
 _STREAMS = 2  # panels a matrix-vector product reads at a time
 _DEPTH = 64  # inputs of x and of a panel on the stack at a time
 _ROWS = 24  # about as many rows of x on the stack at a time
-Vectors = list[Val]  # one per vector of a panel
 
 
 @dataclass(frozen=True)
@@ -61,9 +61,6 @@ class Weights:
         """The places of one group, one per vector of a panel."""
         where = range(self.panel.vectors)
         return [At(self.format, self.blob, self.panel, self.target, which, group, vector) for vector in where]
-
-    def zeros(self) -> Vectors:
-        return [const(0.0, "f32", lanes=self.panel.lanes)] * self.panel.vectors
 
     def expand(self, which: Val, group: Val, tile: Tile, row: Val) -> None:
         """Write the values of one group to the rows of ``tile`` from ``row``, and the scale, if there is one."""
@@ -99,18 +96,12 @@ class Tile:
 class _Operands:
     x: Ref
     w: Weights
-    bias: Ref | None
-    y: Ref
+    out: Output
     tile: Tile
-    edge: Ref  # rows of accumulators on the stack, for the outputs of a last panel that y has only a part of
 
     @property
     def panel(self) -> Panel:
         return self.w.panel
-
-    @property
-    def outputs(self) -> Val:
-        return self.y.dim(1)
 
 
 def build_for(target: Target, format_: BlockFormat, has_bias: bool = False) -> Kernel:
@@ -122,7 +113,7 @@ def build_for(target: Target, format_: BlockFormat, has_bias: bool = False) -> K
         edge = on_stack("f32", tile_rows, panel.width)
         block = on_stack("f32", block_rows, _DEPTH)
         weights = Weights(format_, w, panel, target)
-        operands = _Operands(x, weights, bias, y, Tile.make(format_, panel, _DEPTH), edge)
+        operands = _Operands(x, weights, Output(y, bias, panel, edge), Tile.make(format_, panel, _DEPTH))
         streams = eq(x.dim(0), 1) if format_.swift is None else _one_moderate_row(x)
         with if_else(streams) as (vector, matrix):
             with vector:
@@ -169,7 +160,7 @@ def _matrix_vector(o: _Operands, tid: Val, nthreads: Val) -> None:
 
     def stream(start: Val, count: int) -> None:
         panels = [start + offset for offset in range(count)]
-        with for_(0, whole, carry=[_start(o, panel) for panel in panels]) as loop:
+        with for_(0, whole, carry=[o.out.start(panel) for panel in panels]) as loop:
             loop.next(_one_group(o, panels, loop.index, loop.carry))
         last = choose(
             ne(rest, 0),
@@ -178,7 +169,7 @@ def _matrix_vector(o: _Operands, tid: Val, nthreads: Val) -> None:
             like=loop.results,
         )
         for panel, total in zip(panels, last, strict=True):
-            _store(o, [total], index(0), panel)
+            o.out.store([total], index(0), panel)
 
     first, end = my_range(o.w.blob.dim(0), tid, nthreads)
     in_pieces(first, end, _STREAMS, stream)
@@ -201,7 +192,7 @@ def _one_group(o: _Operands, panels: list[Val], group: Val, totals: list[Vectors
             ]
         return parts
 
-    parts = [o.w.zeros() for _ in panels] if format_.scale else totals
+    parts = [o.out.zeros() for _ in panels] if format_.scale else totals
     if format_.group == format_.step:
         parts = step(index(0), parts)
     else:
@@ -220,7 +211,7 @@ def _part_of_group(o: _Operands, panel: Val, group: Val, inputs: Val, total: Vec
     """``total`` after the first ``inputs`` inputs of a last group that has more than x."""
     o.w.expand(panel, group, o.tile, index(0))
     first = group * o.w.format.group
-    with for_(0, inputs, carry=o.w.zeros() if o.w.format.scale else total) as loop:
+    with for_(0, inputs, carry=o.out.zeros() if o.w.format.scale else total) as loop:
         x = splat(o.x.load(0, first + loop.index), o.panel.lanes)
         values = o.panel.load(o.tile.values, loop.index)
         loop.next([fma(x, value, part) for value, part in zip(values, loop.carry, strict=True)])
@@ -249,8 +240,8 @@ def _matrix_matrix(o: _Operands, block: Ref, block_rows: int, tile_rows: int, ti
 
                 def tile(start: Val, rows: int, panel: Val = panel.index) -> None:
                     place = [m.index + start + row for row in range(rows)]
-                    totals = _multiply(o, block, start, rows, depth, _load(o, place, panel))
-                    _store(o, totals, place[0], panel)
+                    totals = _multiply(o, block, start, rows, depth, o.out.load(place, panel))
+                    o.out.store(totals, place[0], panel)
 
                 in_pieces(0, count, tile_rows, tile)
 
@@ -271,32 +262,22 @@ def _multiply(o: _Operands, block: Ref, start: Val, rows: int, depth: Val, total
     size = o.w.format.group
     with for_(0, ceil_div(depth, size), carry=totals) as group:
         first = group.index * size
-        parts = chain(first, lesser(first + size, depth), [o.w.zeros() for _ in range(rows)])
+        parts = chain(first, lesser(first + size, depth), [o.out.zeros() for _ in range(rows)])
         scales = o.panel.load(o.tile.scales, group.index)
         pairs = zip(parts, group.carry, strict=True)
         group.next([[fma(s, p, t) for s, p, t in zip(scales, part, total, strict=True)] for part, total in pairs])
     return group.results
 
 
-def _start(o: _Operands, panel: Val) -> Vectors:
-    """What the chains of one panel start from."""
-    vectors = range(o.panel.vectors)
-    if o.bias is None:
-        return [const(0.0, "f32", lanes=o.panel.lanes) for _ in vectors]
-    columns = [panel * o.panel.width + vector * o.panel.lanes for vector in vectors]
-    masks = [first_lanes(o.outputs - column, o.panel.lanes) for column in columns]
-    return [o.bias.load(c, lanes=o.panel.lanes, mask=mask) for c, mask in zip(columns, masks, strict=True)]
-
-
 def _initialise(o: _Operands, first_row: Val, last_row: Val, first_panel: Val, last_panel: Val) -> None:
     """Set this thread's part of y to the bias, or 0."""
-    last_column = lesser(last_panel * o.panel.width, o.outputs)
+    last_column = lesser(last_panel * o.panel.width, o.out.count)
     with for_(first_row, last_row) as row:
 
         def fill(column: Val, mask: Val | None) -> None:
             zero = const(0.0, "f32", lanes=LANES)
-            value = zero if o.bias is None else o.bias.load(column, lanes=LANES, mask=mask)
-            o.y.store(value, row.index, column, mask=mask)
+            value = zero if o.out.bias is None else o.out.bias.load(column, lanes=LANES, mask=mask)
+            o.out.y.store(value, row.index, column, mask=mask)
 
         each_vector(first_panel * o.panel.width, last_column, fill)
 
@@ -308,35 +289,3 @@ def _copy_block(x: Ref, block: Ref, row: Val, rows: Val, column: Val, columns: V
             block.store(x.load(row + line.index, column + place, lanes=LANES, mask=mask), line.index, place, mask=mask)
 
         each_vector(0, columns, move)
-
-
-def _load(o: _Operands, rows: list[Val], panel: Val) -> list[Vectors]:
-    """y at ``rows`` and the columns of ``panel``; what lies beyond N is undefined."""
-    column = panel * o.panel.width
-    zeros = [[const(0.0, "f32", lanes=o.panel.lanes)] * o.panel.vectors] * len(rows)
-
-    def partial() -> list[Vectors]:
-        with for_(0, index(len(rows))) as row, for_(0, o.outputs - column) as j:
-            o.edge.store(o.y.load(rows[0] + row.index, column + j.index), row.index, j.index)
-        return [o.panel.load(o.edge, row) for row in range(len(rows))]
-
-    def whole() -> list[Vectors]:
-        offsets = [column + vector * o.panel.lanes for vector in range(o.panel.vectors)]
-        return [[o.y.load(row, offset, lanes=o.panel.lanes) for offset in offsets] for row in rows]
-
-    return choose(column + o.panel.width <= o.outputs, whole, partial, like=zeros)
-
-
-def _store(o: _Operands, values: list[Vectors], first_row: Val, panel: Val) -> None:
-    """Write rows of accumulators to y from ``first_row``, at the columns of ``panel`` that y has."""
-    column = panel * o.panel.width
-    places = [(row, vector) for row in range(len(values)) for vector in range(o.panel.vectors)]
-    with if_else(column + o.panel.width <= o.outputs) as (whole, partial):
-        with whole:
-            for row, vector in places:
-                o.y.store(values[row][vector], first_row + row, column + vector * o.panel.lanes)
-        with partial:
-            for row, vector in places:
-                o.edge.store(values[row][vector], row, vector * o.panel.lanes)
-            with for_(0, index(len(values))) as row, for_(0, o.outputs - column) as j:
-                o.y.store(o.edge.load(row.index, j.index), first_row + row.index, column + j.index)

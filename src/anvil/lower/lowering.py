@@ -38,6 +38,7 @@ class Lowering(Context):
         super().__init__(program, target, quant, attention, fixed)
         self.nodes = list(program.module.graph.nodes)
         self.results: dict[Node, Any] = {}
+        self.rounded: dict[tuple[Node, str], list[View]] = {}  # inputs of linear layers in modes that round them
         self._filled: dict[tuple[Size, tuple[Size, ...], str], View] = {}
         self.table = named.table()
         self.escaping = self._escaping()

@@ -53,6 +53,20 @@ class FileBlocks:
 
 
 @dataclass(frozen=True)
+class Activations:
+    """How a mode rounds what it multiplies weights with.
+
+    ``build(target)`` takes x [M, K] and writes tensors [M, ...] which the matrix kernel takes in place of x;
+    ``pieces(K)`` gives the element type of each and its sizes behind the first. ``rounded(x)`` says what they stand
+    for: f64 of the shape of x, exact.
+    """
+
+    build: Callable[[Target], Kernel]
+    pieces: Callable[[int], tuple[tuple[str, tuple[int, ...]], ...]]
+    rounded: Callable[[torch.Tensor], torch.Tensor]
+
+
+@dataclass(frozen=True)
 class QuantMode:
     """A quantisation mode. Weights are [N, K]: N outputs (or vocabulary entries), K inputs.
 
@@ -61,7 +75,7 @@ class QuantMode:
     ``quantise`` takes a weight of any float type; ``dequantise`` gives f64 [N, K], exact: what goldens compute with.
     ``build_linear(target, has_bias)`` takes x [M, K], the packed tensors, (bias [N],) and y [M, N];
     ``build_embedding(target)`` takes ids [M], the packed tensors and y [M, K]. ``file`` is set where GGUF files hold
-    such weights.
+    such weights, ``activations`` where x is rounded too.
     """
 
     name: str
@@ -73,6 +87,7 @@ class QuantMode:
     build_linear: Callable[[Target, bool], Kernel]
     build_embedding: Callable[[Target], Kernel]
     file: FileBlocks | None = None
+    activations: Activations | None = None
     table: str = ""  # the mode of embeddings and output projections of a model in this mode, if another one
 
     def nbytes(self, outputs: int, inputs: int, target: Target) -> int:

@@ -115,22 +115,23 @@ def _separated(fields: tuple[Field, ...], panel: Panel, blocks: np.ndarray, outp
 
 
 def _units(field: Field, part: torch.Tensor) -> np.ndarray:
-    """What is loaded for one output: unsigned elements, or words of small ones with the first lowest."""
-    if field.bits >= 8:
+    """What is loaded for one output: unsigned elements, or words of several with the first lowest."""
+    if field.bits == field.unit:
         return _bits(part, field.bits)
-    per_word = field.unit // field.bits
-    small = part.numpy().reshape(*part.shape[:2], field.rows, per_word).astype(np.uint32)
+    per_word, unit = field.unit // field.bits, np.dtype(f"u{field.unit // 8}")
+    elements = part.numpy() if field.bits < 8 else _bits(part, field.bits)
+    small = elements.reshape(*part.shape[:2], field.rows, per_word).astype(unit)
     assert (small >> field.bits).max(initial=0) == 0, f"field {field.name}: a code needs more than {field.bits} bits"
-    return np.bitwise_or.reduce(small << (np.arange(per_word, dtype=np.uint32) * field.bits), axis=3)
+    return np.bitwise_or.reduce(small << (np.arange(per_word, dtype=unit) * field.bits), axis=3)
 
 
 def _elements(field: Field, units: np.ndarray) -> np.ndarray:
     """The inverse of :func:`_units`, as unsigned integers."""
-    if field.bits >= 8:
+    if field.bits == field.unit:
         return units
-    places = np.arange(field.unit // field.bits, dtype=np.uint32) * field.bits
-    small = (units[..., None] >> places) & ((1 << field.bits) - 1)
-    return small.astype(np.uint8).reshape(*units.shape[:2], field.count)
+    places = np.arange(field.unit // field.bits, dtype=units.dtype) * field.bits
+    small = (units[..., None] >> places) & units.dtype.type((1 << field.bits) - 1)
+    return small.astype(f"u{max(field.bits // 8, 1)}").reshape(*units.shape[:2], field.count)
 
 
 def _bits(part: torch.Tensor, bits: int) -> np.ndarray:

@@ -10,7 +10,7 @@ import pkgutil
 from anvil.errors import InputError
 from anvil.targets.base import Target
 
-__all__ = ["Target", "all_targets", "get", "select"]
+__all__ = ["Target", "all_targets", "get", "quick_targets", "select"]
 
 
 @functools.cache
@@ -19,6 +19,11 @@ def all_targets() -> tuple[Target, ...]:
     modules = [importlib.import_module(f"{__name__}.{info.name}") for info in pkgutil.iter_modules(__path__)]
     found = [target for module in modules for target in getattr(module, "TARGETS", ())]
     return tuple(sorted(found, key=lambda target: target.name))
+
+
+def quick_targets() -> tuple[Target, ...]:
+    """The targets that are checked where none is named: one or two CPU models of the main ISAs."""
+    return tuple(target for target in all_targets() if target.quick)
 
 
 def get(name: str) -> Target:
@@ -32,6 +37,9 @@ def get(name: str) -> Target:
 def select(pattern: str) -> tuple[Target, ...]:
     """Targets named by ``pattern``: a comma-separated list of target names, ISA names or globs; ``all`` is every one.
 
+    An ISA's name stands for its quick targets, or for all of them if it has none; a target's name that is an ISA's too
+    stands for itself.
+
     Raises :class:`InputError` when an item of the list matches nothing.
     """
     chosen: set[Target] = set()
@@ -44,7 +52,11 @@ def select(pattern: str) -> tuple[Target, ...]:
 
 
 def _matches(target: Target, item: str) -> bool:
-    return item == "all" or item == target.isa or fnmatch.fnmatchcase(target.name, item)
+    return item == "all" or fnmatch.fnmatchcase(target.name, item) or (item == target.isa and _stands_for_isa(target))
+
+
+def _stands_for_isa(target: Target) -> bool:
+    return target.quick or not any(other.quick for other in all_targets() if other.isa == target.isa)
 
 
 def _unknown(name: str) -> InputError:

@@ -177,6 +177,7 @@ def _status(name: str) -> TargetStatus:
         "vector_bits": target.vector_bits,
         "bit_reproducible": True,
         "flushes_denormals": False,
+        "quick": target.quick,
     }
     return TargetStatus(name, target.isa, here.runs, here.executor, here.reason, facts)
 

@@ -34,13 +34,27 @@ def _linear(low: Lowering, node: Node) -> View:
     """x [..., K] times the weight [N, K], transposed, plus the bias [N]: rows are all leading dimensions."""
     x, weight, *rest = node.args
     bias = rest[0] if rest else node.kwargs.get("bias")
-    rows = low.rows_of(x)
     result, matrix = _result(low, node)
     biases = [] if bias is None else [low.with_inner_unit(bias)]
     mode = _mode(low, weight)
     kernel = mode.build_linear(low.target, bias is not None)
-    low.emit(kernel, [rows, *_packed(low, weight, mode), *biases, matrix], node)
+    low.emit(kernel, [*_activations(low, node, x, mode), *_packed(low, weight, mode), *biases, matrix], node)
     return result
+
+
+def _activations(low: Lowering, node: Node, x: Node, mode: QuantMode) -> list[View]:
+    """What a matrix kernel multiplies weights with: the rows of x, or what the mode rounds them to, once for all."""
+    rows = low.rows_of(x)
+    if mode.activations is None:
+        return [rows]
+    if (x, mode.name) not in low.rounded:
+        count, inputs = rows.sizes
+        pieces = [
+            low.allocate(node, (count, *sizes), dtype, temp=True) for dtype, sizes in mode.activations.pieces(inputs)
+        ]
+        low.emit(mode.activations.build(low.target), [rows, *pieces], node)
+        low.rounded[x, mode.name] = pieces
+    return low.rounded[x, mode.name]
 
 
 def _embedding(low: Lowering, node: Node) -> View:
