@@ -113,6 +113,6 @@ def test_every_dot_has_a_target() -> None:
         "vpmaddubsw",
         "sdot",
         "smmla",
-        "smull",
-        "vwmul",
+        "saddw",
+        "vwmacc",
     }

@@ -6,12 +6,13 @@ is, never a bit of the result. Codes are -127 .. 127 on both sides; -128 would b
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from anvil.kernels.bits import reinterpret
 from anvil.kernels.dsl import Val, cast, const, select, shuffle, splat
-from anvil.mlir import ir, llvm
+from anvil.mlir import arith, ir, llvm, vector
 from anvil.targets.base import Target
 
 
@@ -51,12 +52,16 @@ def dot_of(target: Target) -> Dot:
     if target.has("avx512vnni"):
         return Dot("vpdpbusd", 4, 32, _vpdpbusd, _word, offset=128)
     if target.machine == "x86_64":
-        return Dot("vpmaddubsw", 4, 32, _vpmaddubsw, _word, spare=4)
-    if target.has("i8mm") and target.vector_bits == 128:
+        return Dot("vpmaddubsw", 4, 32, _vpmaddubsw, _word, spare=4 if target.vector_bits == 256 else 8)
+    if target.scalable_bits > 128:
+        return Dot("sdot", 4, 32, functools.partial(_scalable_sdot, target.scalable_bits), _word)
+    if target.has("i8mm"):
         return Dot("smmla", 8, 64, _smmla, _pair_of_rows, rows=2)
-    if target.has("dotprod") and target.vector_bits == 128:
+    if target.has("dotprod"):
         return Dot("sdot", 4, 32, _sdot, _word)
-    return Dot("vwmul" if target.machine == "riscv64" else "smull", 2, 8, _widening, _bytes, spare=8)
+    if target.machine == "riscv64":
+        return Dot("vwmacc", 2, 8, _widening, _bytes, spare=4)
+    return Dot("saddw", 2, 8, _widening, _bytes, spare=16)
 
 
 def rows_of(dot: Dot, sums: Val) -> list[Val]:
@@ -117,6 +122,20 @@ def _sdot(sums: Val, weights: Sequence[Val], x: Val | Sequence[Val]) -> Val:
     return _intrinsic("llvm.aarch64.neon.sdot.v4i32.v16i8", sums, sums, weights[0], x)
 
 
+def _scalable_sdot(bits: int, sums: Val, weights: Sequence[Val], x: Val | Sequence[Val]) -> Val:
+    """SVE's dot product: vectors of known length lie in scalable ones, of which they fill all."""
+    assert isinstance(x, Val)
+
+    def scalable(value: Val) -> Val:
+        lanes = (value.lanes or 0) * 128 // bits
+        empty = ir.Attribute.parse(f"dense<0> : vector<[{lanes}]x{value.element}>")
+        return Val(vector.scalable_insert(value.ssa, arith.constant(empty.type, empty), 0))
+
+    own = scalable(sums)
+    added = _intrinsic("llvm.aarch64.sve.sdot.nxv4i32", own, own, scalable(weights[0]), scalable(x))
+    return Val(vector.scalable_extract(sums.type, added.ssa, 0))
+
+
 def _smmla(sums: Val, weights: Sequence[Val], x: Val | Sequence[Val]) -> Val:
     """Armv8.6 i8mm: two rows of x times two outputs, eight inputs each."""
     halves = []
@@ -124,7 +143,7 @@ def _smmla(sums: Val, weights: Sequence[Val], x: Val | Sequence[Val]) -> Val:
         own = shuffle(sums, sums, range(4 * half, 4 * half + 4))
         codes = shuffle(weights[0], weights[0], range(16 * half, 16 * half + 16))
         halves.append(_intrinsic("llvm.aarch64.neon.smmla.v4i32.v16i8", own, own, x, codes))
-    return shuffle(*halves, range(8))
+    return shuffle(halves[0], halves[1], range(8))
 
 
 def _widening(sums: Val, weights: Sequence[Val], x: Val | Sequence[Val]) -> Val:

@@ -12,6 +12,7 @@ M = 1 streams ``_STREAMS`` panels at a time; M > 1 keeps a tile of sums in regis
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from anvil.kernels.base import Kernel
@@ -148,7 +149,7 @@ def _matrix_matrix(o: _Operands, tile_rows: int, tid: Val, nthreads: Val) -> Non
             in_pieces(first_row, last_row, tile_rows, tile)
 
 
-def _spread(o: _Operands, rows: list[Val], step: Val) -> Val | list[Val]:
+def _spread(o: _Operands, rows: list[Val], step: Val) -> Val | Sequence[Val]:
     """The codes of some rows of x for one step, as the dot wants them."""
     codes = [o.codes.load(row, step * o.dot.inputs, lanes=o.dot.inputs) for row in rows]
     return o.dot.spread(codes, o.panel.lanes)
