@@ -17,7 +17,7 @@ from anvil.graph.program import GraphProgram
 from anvil.graph.symbolic import mode_of
 
 INT_MAX = 2**63 - 1  # what ATen writes for "to the end"
-_INHERITED_META = ("stack_trace", "nn_module_stack")
+INHERITED_META = ("stack_trace", "nn_module_stack")
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def emit(program: GraphProgram, before: Node, target: Callable[..., Any], *args:
     """Insert ``target(*args, **kwargs)`` before a node, with metadata and the Python line of that node."""
     with program.module.graph.inserting_before(before):
         node = program.module.graph.call_function(target, args, kwargs)
-    node.meta.update({key: before.meta[key] for key in _INHERITED_META if key in before.meta})
+    node.meta.update({key: before.meta[key] for key in INHERITED_META if key in before.meta})
     with mode_of(program), enable_python_dispatcher():
         node.meta["val"] = target(*map_aggregate(node.args, value_of), **map_aggregate(node.kwargs, value_of))
     return node

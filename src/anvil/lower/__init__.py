@@ -10,6 +10,7 @@ import torch
 from anvil.errors import InputError
 from anvil.frontend.fuse.masked_attention import WRITE_OUT_MASKED_ATTENTION
 from anvil.graph.program import GraphProgram
+from anvil.lower.decompose import WRITE_OUT
 from anvil.lower.lowering import Lowering
 from anvil.runtime.plan import Plan
 from anvil.targets.base import Target
@@ -40,7 +41,7 @@ def lower(
     sizes = dict(fixed or {})
     if phase == "decode":
         sizes[_token_symbol(program)] = 1
-    return Lowering(WRITE_OUT_MASKED_ATTENTION(program), target, quant, attention, sizes).run()
+    return Lowering(WRITE_OUT(WRITE_OUT_MASKED_ATTENTION(program)), target, quant, attention, sizes).run()
 
 
 def _token_symbol(program: GraphProgram) -> str:

@@ -51,9 +51,9 @@ class Flat:
     module: mlir.Module
 
 
-def flatten(module: mlir.Module, argument_loops: Sequence[Sequence[int] | None]) -> Flat:
+def flatten(module: mlir.Module, argument_loops: Sequence[Sequence[int] | int | None]) -> Flat:
     """The scalar graph of the module's one function; ``argument_loops[i]`` are the loops of tensor argument i's
-    dimensions (None for a scalar argument)."""
+    dimensions, the loop that argument i is the size of, or None for another scalar."""
     (function,) = module.body.operations
     reader = _Reader()
     block = function.regions[0].blocks[0]
@@ -72,8 +72,10 @@ class _Reader:
         self.integers: dict[ir.Value, int] = {}
         self.stores: list[Element] = []
 
-    def bind_argument(self, argument: ir.Value, position: int, loops: Sequence[int] | None) -> None:
-        if loops is None:
+    def bind_argument(self, argument: ir.Value, position: int, loops: Sequence[int] | int | None) -> None:
+        if isinstance(loops, int):
+            self.sizes[argument] = loops
+        elif loops is None:
             self.elements[argument] = Element("argument", frozenset(), position=position)
         else:
             self.loops[argument] = tuple(loops)

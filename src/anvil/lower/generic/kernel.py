@@ -56,7 +56,7 @@ def _flat(nest: Nest) -> Flat:
     kinds = linalg_builder.signature(nest)
     read = [() if nest.steps[step].kind == "gather" else nest.steps[step].loops for step in kinds.inputs]
     written = [nest.steps[step].loops for step in kinds.outputs]
-    return flatten(module, [*read, *written, *(None for _ in kinds.scalars)])
+    return flatten(module, [*read, *written, *(None for _ in kinds.scalars), *kinds.loops])
 
 
 def _versions(

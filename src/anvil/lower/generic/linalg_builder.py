@@ -38,25 +38,30 @@ _COMBINE = {
 
 @dataclass(frozen=True)
 class Signature:
-    """Arguments of the function: the steps read, the steps written, the steps that are scalars known at bind time."""
+    """Arguments of the function: the steps read, the steps written, the steps that are scalars known at bind time,
+    and the loops that no memref tells the size of."""
 
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     scalars: tuple[int, ...]
+    loops: tuple[int, ...]
 
 
 def signature(nest: Nest) -> Signature:
     """In order of first use."""
     steps = list(enumerate(nest.steps))
+    read = [step.loops for step in nest.steps if step.kind == "input"]
+    told = {loop for loops in (*read, *(nest.steps[store].loops for store in nest.stores)) for loop in loops}
     return Signature(
         tuple(i for i, step in steps if step.kind in ("input", "gather")),
         nest.stores,
         tuple(i for i, step in steps if step.kind == "scalar" and not isinstance(step.size, (int, float))),
+        tuple(loop for loop in range(len(nest.sizes)) if loop not in told),
     )
 
 
 def build(nest: Nest) -> mlir.Module:
-    """``func @region(inputs, destinations, scalars) -> stored tensors``, in the current context."""
+    """``func @region(inputs, destinations, scalars, sizes of loops) -> stored tensors``, in the current context."""
     return _Builder(nest).module()
 
 
@@ -76,17 +81,19 @@ class _Builder:
         inputs = [self._argument_type(step) for step in kinds.inputs]
         outputs = [self._tensor_type(step, memory=True) for step in kinds.outputs]
         scalars = [register_type(self.nest.steps[step].dtype) for step in kinds.scalars]
+        sizes = [ir.IndexType.get()] * len(kinds.loops)
         with InsertionPoint(module.body):
-            function = mlir.func.FuncOp("region", ([*inputs, *outputs, *scalars], outputs))
+            function = mlir.func.FuncOp("region", ([*inputs, *outputs, *scalars, *sizes], outputs))
         with InsertionPoint(function.add_entry_block()):
             arguments = list(function.arguments)
             given = dict(zip(kinds.inputs, arguments, strict=False))
             self.tensors = {i: ssa for i, ssa in given.items() if self.nest.steps[i].kind == "input"}
             self.sources = {i: ssa for i, ssa in given.items() if self.nest.steps[i].kind == "gather"}
             destinations = arguments[len(inputs) : len(inputs) + len(outputs)]
-            for step, ssa in zip(kinds.scalars, arguments[len(inputs) + len(outputs) :], strict=True):
-                self.numbers[step] = Num(ssa, self.nest.steps[step].dtype)
-            self._sizes = self._loop_sizes(destinations)
+            numbers = iter(arguments[len(inputs) + len(outputs) :])
+            for step in kinds.scalars:
+                self.numbers[step] = Num(next(numbers), self.nest.steps[step].dtype)
+            self._sizes = self._loop_sizes(destinations) | dict(zip(kinds.loops, numbers, strict=True))
             for index, step in enumerate(self.nest.steps):
                 self._build(index, step)
             stored = [self._stored(step, to) for step, to in zip(kinds.outputs, destinations, strict=True)]

@@ -67,9 +67,10 @@ def _gathered(nest: Nest, name: str, step: Step, view: View) -> Operand:
 
 
 def scalars(nest: Nest) -> list[Scalar]:
-    """The scalar arguments, in order, with their values."""
-    steps = [nest.steps[step] for step in signature(nest).scalars]
-    return [Scalar(step.size, step.dtype) for step in steps]
+    """The scalar arguments, in order, with their values: numbers, then sizes of loops."""
+    kinds = signature(nest)
+    steps = [nest.steps[step] for step in kinds.scalars]
+    return [*(Scalar(step.size, step.dtype) for step in steps), *(Scalar(nest.sizes[i], "index") for i in kinds.loops)]
 
 
 def scalar_arguments(nest: Nest) -> list[Argument]:

@@ -276,7 +276,7 @@ class Region:
     def _add(self, step: Step) -> int:
         self.steps.append(step)
         inputs = sum(step.view is not None for step in self.steps)
-        if len(self.steps) > MAX_STEPS or inputs > MAX_OPERANDS:
+        if sum(not step.virtual for step in self.steps) > MAX_STEPS or inputs > MAX_OPERANDS:
             raise Misfit("the region is large enough")
         return len(self.steps) - 1
 

@@ -14,6 +14,7 @@ from anvil.kernels.dsl import LANES, Val, cast, const, eq, first_lanes, index, i
 from anvil.kernels.flow import each_vector, for_, if_, my_segments
 from anvil.lower.generic.apply import apply
 from anvil.lower.generic.flatten import Element, in_order
+from anvil.lower.generic.linalg_builder import signature
 from anvil.lower.generic.nest import Nest
 from anvil.lower.generic.operands import NO_LOOP, Operand
 from anvil.lower.generic.window import Window
@@ -55,7 +56,8 @@ class Scheduler:
             for position, loop in enumerate(operand.loops):
                 if loop not in sizes and loop != NO_LOOP:
                     sizes[loop] = ref.dim(position)
-        return sizes
+        untold = signature(self.nest).loops
+        return sizes | dict(zip(untold, self.values[len(self.values) - len(untold) :], strict=True))
 
     def run(self, tid: Val, nthreads: Val) -> None:
         """Emit everything at the current insertion point."""

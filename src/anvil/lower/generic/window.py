@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from anvil.kernels.dsl import LANES, Ref, Val, const, index, select, splat
-from anvil.kernels.flow import for_
+from anvil.kernels.flow import choose, for_
 from anvil.lower.generic.operands import Operand
 from anvil.mlir import ir, vector
 
@@ -35,7 +35,15 @@ class Window:
 
     def gather(self, indices: Sequence[Val], *, turn: Val | None, mask: Val | None) -> Val:
         """The element at computed indices, or 16 where some are vectors. ``turn``: only the last index varies, and
-        these are consecutive turns of a loop from ``turn``."""
+        these are consecutive turns of a loop from ``turn``. Zeros if there is no element at all."""
+        some = const(1, "i1")
+        for dim in range(len(indices)):
+            some = some & (self.ref.dim(dim) > 0)
+        lanes = None if all(i.lanes is None for i in indices) else LANES
+        nothing = const(0, self._register(), lanes=lanes)
+        return choose(some, lambda: self._gather(indices, turn, mask), lambda: nothing, nothing)
+
+    def _gather(self, indices: Sequence[Val], turn: Val | None, mask: Val | None) -> Val:
         if all(i.lanes is None for i in indices):
             return self._value(self.ref.load(*indices))
         if turn is not None and self.operand.access == "unit":
@@ -61,6 +69,9 @@ class Window:
         with for_(0, select(left < LANES, left, index(LANES))) as lane:
             element = vector.extract(value.ssa, [lane.index.ssa], [ir.ShapedType.get_dynamic_size()])
             self.ref.store(Val(element), *outer, first + lane.index)
+
+    def _register(self) -> str:
+        return {"ui8": "i8", "i1": "i8"}.get(self.operand.dtype, self.operand.dtype)
 
     def _value(self, loaded: Val) -> Val:
         return loaded.bits(self.operand.dtype) if self.operand.dtype in _HALVES else loaded

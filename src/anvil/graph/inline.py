@@ -1,0 +1,65 @@
+"""A call replaced by what a PyTorch function does, traced into the same graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.fx import Node
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.node import map_aggregate
+
+from anvil.graph.program import GraphProgram
+from anvil.graph.rewrite import INHERITED_META, mode_of
+
+
+def inline(program: GraphProgram, node: Node, function: Callable[..., Any]) -> bool:
+    """Replace ``node`` by the calls that ``function`` makes when it is given the same arguments.
+
+    Composite operations in ``function`` are traced as what they consist of. False, and nothing changed, if it
+    returns NotImplemented. The function may not branch on symbolic sizes.
+    """
+    sources = node.all_input_nodes
+    accepted = True
+
+    def call(*values: Any) -> Any:
+        nonlocal accepted
+        known = dict(zip(sources, values, strict=True))
+        args, kwargs = (map_aggregate(part, lambda a: known.get(a, a)) for part in (node.args, node.kwargs))
+        result = function(*args, **kwargs)
+        accepted = result is not NotImplemented
+        return result if accepted else ()
+
+    fakes = [source.meta["val"] for source in sources]
+    with torch.no_grad(), mode_of(program):
+        traced = make_fx(call, tracing_mode="real")(*fakes)
+        if not accepted:
+            return False
+        if any(_mutates(inner) for inner in traced.graph.nodes):
+            traced = make_fx(torch.func.functionalize(call), tracing_mode="real")(*fakes)
+    _splice(program, node, traced, dict(zip(traced.graph.find_nodes(op="placeholder"), sources, strict=True)))
+    return True
+
+
+def _mutates(node: Node) -> bool:
+    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
+
+
+def _splice(program: GraphProgram, node: Node, traced: torch.fx.GraphModule, copies: dict[Node, Node]) -> None:
+    graph = program.module.graph
+    with graph.inserting_before(node):
+        for inner in traced.graph.nodes:
+            if inner.op in ("placeholder", "output"):
+                continue
+            assert inner.op == "call_function", f"writing out {node}: {inner.op} {inner.target}"
+            copies[inner] = graph.node_copy(inner, copies.__getitem__)
+            copies[inner].meta = {"val": inner.meta["val"]} | {k: node.meta[k] for k in INHERITED_META if k in node.meta}
+    result = map_aggregate(traced.graph.output_node().args[0], lambda a: copies.get(a, a))
+    if isinstance(result, Node):
+        node.replace_all_uses_with(result)
+    else:
+        for user in list(node.users):
+            user.replace_all_uses_with(result[user.args[1]])
+            graph.erase_node(user)
+    graph.erase_node(node)

@@ -1,0 +1,62 @@
+"""Ops written out in others, one file per family. Each file's ``DECOMPOSITIONS`` maps overloads to PyTorch functions
+of the same signature that say what the op does in ops that have a lowering; NotImplemented leaves the call alone.
+
+Composite ops need no entry: they are replaced by what they consist of, unless they have a lowering as a whole."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import pkgutil
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from anvil.graph.inline import inline
+from anvil.graph.program import GraphProgram
+from anvil.graph.rewrite import GraphPass
+from anvil.lower import named
+from anvil.lower.generic import ops
+from anvil.lower.views import REMAPS, WINDOWS
+from anvil.lower.virtual import VIRTUAL
+
+
+@functools.cache
+def table() -> dict[Any, Callable[..., Any]]:
+    """Every op that is written out."""
+    modules = [importlib.import_module(f"{__name__}.{info.name}") for info in pkgutil.iter_modules(__path__)]
+    return {op: function for module in modules for op, function in module.DECOMPOSITIONS.items()}
+
+
+def _write_out(program: GraphProgram) -> None:
+    """From the last node to the first, again and again: what was written out may hold more to write out."""
+    settled: set[Node] = set()
+    while waiting := [node for node in program.module.graph.nodes if node not in settled]:
+        for node in waiting:
+            settled.add(node)
+            function = _meaning(node)
+            if function is not None:
+                inline(program, node, function)
+
+
+def _meaning(node: Node) -> Callable[..., Any] | None:
+    """The function to write ``node`` out with; None if it stays."""
+    if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+        return None
+    if isinstance(node.meta["val"], (int, torch.SymInt)):
+        return None  # sizes are known as they are
+    if node.target in table():
+        return table()[node.target]
+    lowered = (ops.table(), named.table(), REMAPS, WINDOWS, VIRTUAL)
+    if any(node.target in known for known in lowered) or not _is_composite(node.target):
+        return None
+    return node.target
+
+
+def _is_composite(op: torch._ops.OpOverload) -> bool:
+    return torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd")
+
+
+WRITE_OUT = GraphPass("write_out", _write_out)
