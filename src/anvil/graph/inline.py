@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._dispatch.python import enable_python_dispatcher
 from torch.fx import Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.node import map_aggregate
@@ -32,7 +33,7 @@ def inline(program: GraphProgram, node: Node, function: Callable[..., Any]) -> b
         return result if accepted else ()
 
     fakes = [source.meta["val"] for source in sources]
-    with torch.no_grad(), mode_of(program):
+    with torch.no_grad(), enable_python_dispatcher(), mode_of(program):
         traced = make_fx(call, tracing_mode="real")(*fakes)
         if not accepted:
             return False
@@ -54,7 +55,9 @@ def _splice(program: GraphProgram, node: Node, traced: torch.fx.GraphModule, cop
                 continue
             assert inner.op == "call_function", f"writing out {node}: {inner.op} {inner.target}"
             copies[inner] = graph.node_copy(inner, copies.__getitem__)
-            copies[inner].meta = {"val": inner.meta["val"]} | {k: node.meta[k] for k in INHERITED_META if k in node.meta}
+            copies[inner].meta = {"val": inner.meta["val"]} | {
+                k: node.meta[k] for k in INHERITED_META if k in node.meta
+            }
     result = map_aggregate(traced.graph.output_node().args[0], lambda a: copies.get(a, a))
     if isinstance(result, Node):
         node.replace_all_uses_with(result)

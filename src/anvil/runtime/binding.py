@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from anvil.runtime.plan import Buffer, Plan, Scalar, Size, View
 _FLOAT_CODES = {"f32": "<f", "f64": "<d", "f16": "<e"}  # of struct.pack
 
 # How the size functions that torch.export puts into expressions are computed on Python integers.
-_INTEGER_FUNCTIONS: dict[str, Callable[..., int]] = {
+_INTEGER_FUNCTIONS: dict[str, Callable[..., float]] = {
     "FloorDiv": lambda a, b: a // b,
     "CeilDiv": lambda a, b: -(-a // b),
     "CleanDiv": lambda a, b: a // b,
@@ -28,6 +29,10 @@ _INTEGER_FUNCTIONS: dict[str, Callable[..., int]] = {
     "ModularIndexing": lambda a, divisor, modulus: a // divisor % modulus,
     "IntTrueDiv": lambda a, b: a / b,
     "TruncToInt": int,
+    "FloorToInt": math.floor,
+    "CeilToInt": math.ceil,
+    "ToFloat": float,
+    "FloatTrueDiv": lambda a, b: a / b,
     "Identity": lambda a: a,
 }
 

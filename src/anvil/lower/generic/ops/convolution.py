@@ -8,10 +8,10 @@ import torch
 
 from anvil.lower.generic.call import Build, Call
 from anvil.lower.generic.num import Num, select
-from anvil.lower.generic.picking import Formula, Index, filled, join_loops, pick, quotient, rest
-from anvil.lower.generic.region import Region
 from anvil.lower.generic.ops.indexing import reading
 from anvil.lower.generic.ops.reduction import accumulator
+from anvil.lower.generic.picking import Formula, Index, filled, join_loops, pick, quotient, rest
+from anvil.lower.generic.region import Region
 from anvil.lower.generic.steps import Operand, Value
 from anvil.runtime.plan import Size
 

@@ -80,9 +80,10 @@ def _each(values: Sequence[int], spatial: int) -> list[int]:
 def _largest(region: Region, source: Operand, windows: Windows, shape: Sequence[Size]) -> tuple[Value, Value]:
     """The maximum of each window and its place among the source's last dimensions: NaN before everything, of equals
     the first, but of several NaN the last."""
-    rank, spatial = len(shape), len(windows.sizes)
+    rank, spatial, dtype = len(shape), len(windows.sizes), source.dtype
     elements, picked = windows.gathered(region, source, lowest(source.dtype))
     inside, place = picked.inside(region, windows.shape), picked.indices[-spatial:]
+    elements = region.convert(elements, accumulator(dtype))  # 16-bit floats are not compared as they are
     over = list(windows.extents)
     best = region.reduce("max", [elements], over, keepdim=True)
     limits = [region.scalar(source.shape[rank - spatial + dim], "i64") for dim in range(1, spatial)]
@@ -100,7 +101,7 @@ def _largest(region: Region, source: Operand, windows: Windows, shape: Sequence[
     first = region.reduce("min", [candidates], over, keepdim=True)
     at = region.map(lambda i: select(i < 0, i.const(-1) - i, i), [first], first.shape, "i64")
     kept = list(range(rank))
-    return best.remap(kept, shape), at.remap(kept, shape)
+    return region.convert(best, dtype).remap(kept, shape), at.remap(kept, shape)
 
 
 def _max_pool(spatial: int) -> Build:
