@@ -9,7 +9,7 @@ import torch
 
 from anvil.frontend.decompositions import DECOMPOSED
 from anvil.frontend.normalise.spelling import CANONICAL
-from anvil.lower import named
+from anvil.lower import decompose, named
 from anvil.lower.generic.ops import table
 from anvil.lower.views import REMAPS, WINDOWS
 from anvil.lower.virtual import VIRTUAL
@@ -99,6 +99,8 @@ def _of(op: Any, core: bool) -> Coverage:
     composite = torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd")
     if composite and any(parameter.alias_info for parameter in op._schema.arguments):
         return Coverage(name, core, "decomposed", "by export, into what it is made of")
+    if op in decompose.table() or composite:
+        return Coverage(name, core, "decomposed", "when lowered, into what it is made of")
     return Coverage(name, core, "missing", "")
 
 
