@@ -14,6 +14,7 @@ from anvil.runtime import open_executor, status
 from anvil.targets import Target
 
 TARGETS = [target.name for target in targets.quick_targets()]
+RUNNING = [name for name in TARGETS if status(targets.get(name), isolated=True).runs]
 U32 = 2.0**-24  # unit roundoff of f32
 
 

@@ -14,7 +14,6 @@ from tiny_models import (
 )
 
 from anvil.frontend.capture import capture
-from anvil.frontend.fuse.masked_attention import WRITE_OUT_MASKED_ATTENTION
 from anvil.frontend.stages import each_stage
 from anvil.graph.describe import op_name
 
@@ -275,23 +274,6 @@ def test_an_arbitrary_mask_stays_an_operand():
     arguments = attention_call(fused(attend, HEADS, HEADS, HEADS, mask))
     assert arguments[3].name == "mask"
     assert arguments[5:] == (False, None, None, 0)
-
-
-@pytest.mark.parametrize("additive", [False, True])
-@pytest.mark.parametrize("capped", [False, True])
-def test_a_mask_tensor_can_be_written_out_again(additive, capped):
-    mask = torch.rand(2, 1, 5, 5, generator=GENERATOR) > 0.5
-    mask[1, 0, 3] = False  # a query without keys
-    given = torch.where(mask, 0.25, -torch.inf) if additive else mask
-
-    def attend(q, k, v, mask):
-        return torch.ops.anvil.attention(q, k, v, mask, 0.3, False, None, 2.0 if capped else None, 0)
-
-    program = fused(attend, HEADS, KEYS, KEYS + 1, given)
-    assert count(program, "anvil.attention") == 1
-    written = WRITE_OUT_MASKED_ATTENTION(program)
-    assert count(written, "anvil.attention") == 0
-    assert_same_function(run(written, HEADS, KEYS, KEYS + 1, given), attend(HEADS, KEYS, KEYS + 1, given))
 
 
 def test_dropout_is_not_attention():

@@ -35,6 +35,7 @@ from anvil.timing import Stopwatch
 
 DEFAULT_TARGET = "x86_64-avx2"
 DEFAULT_CONTEXT = 2048  # tokens, where neither the caller nor the model's configuration gives fewer
+_VARIANTS = {"prefill": "flash", "decode": "decode"}  # for phases that the chosen variant does not claim
 PREFILL_CHUNK = 512  # tokens of a prompt fed at a time: bounds the arena, changes no bit
 
 
@@ -84,10 +85,11 @@ def compile(
     with watch.stage("incrementalise"):
         steps = greedy(last_row(incrementalise(whole)))
     with watch.stage("lower"):
-        choices: dict[str, Any] = {"quant": quant, "attention": attention}
-        logits = lower(whole, goal, **choices)
-        prefill = lower(steps, goal, **choices)
-        decode = lower(steps, goal, **choices, fixed={"S": 1})
+        phases = attentions.get(attention).phases
+        many, one = (attention if phase in phases else other for phase, other in _VARIANTS.items())
+        logits = lower(whole, goal, quant=quant, attention=many)
+        prefill = lower(steps, goal, quant=quant, attention=many)
+        decode = lower(steps, goal, quant=quant, attention=one, fixed={"S": 1})
     with watch.stage("kernels"):
         kernels = {kernel.name: kernel for plan in (logits, prefill, decode) for kernel in plan.kernels.values()}
         library = codegen.compile_library(kernels.values(), goal)

@@ -14,7 +14,7 @@ import numpy as np
 
 from assay import reference
 from assay.formats import Format
-from assay.reference.attention import seen_by_any, visible
+from assay.reference.attention import seen_by_any, unmasked, visible
 
 #: Fail factor of the statistical bound c·√K·u·S: rounding errors of a sum are nearly independent, and all-positive
 #: data, the worst measured, reaches 1.2·√K with PyTorch 2.13 (docs/correctness.md). 4 leaves a factor of three.
@@ -150,21 +150,31 @@ def attention(
     causal: bool = True,
     window: int = 0,
     softcap: float = 0.0,
+    mask: np.ndarray | None = None,
 ) -> np.ndarray:
     """u_out·|o| + [2·scale·c√D·u·max_j Σ|q||k_j| + (c√N + 8)·u]·Σ_j p_j·|v_j| + underflow.
 
     The bracket is the relative error of the weights: scores off by δ change every weight by at most exp(2δ) − 1 ≈ 2δ.
     The maximum runs over visible keys only. Weights below the smallest normal number may vanish.
+
+    A cap c·tanh(s/c) has slope at most 1, so δ passes through it; the quotient, a tanh of 4 ulp and the product add
+    6·u·c. An additive mask m adds one rounding of the sum: u·max(|s| + |m|).
     """
     scale = 1.0 / float(np.sqrt(max(q.shape[-1], 1))) if scale is None else scale
     group = q.shape[1] // max(k.shape[1], 1)
-    mask = visible((q.shape[2], k.shape[2]), past, causal=causal, window=window)[:, None]
-    keys = np.where(seen_by_any(mask), np.repeat(np.abs(k), group, axis=1), 0.0)
+    seen = visible((q.shape[2], k.shape[2]), past, causal=causal, window=window)[:, None]
+    seen = seen if mask is None else seen & unmasked(mask)
+    keys = np.where(seen_by_any(seen), np.repeat(np.abs(k), group, axis=1), 0.0)
     size = np.matmul(np.abs(q), keys.swapaxes(-1, -2))
-    largest = np.max(np.where(mask, size, 0.0), axis=-1, keepdims=True, initial=0.0)
-    score_error = scale * root(q.shape[-1]) * setting.acc.u * largest
+    largest = np.max(np.where(seen, size, 0.0), axis=-1, keepdims=True, initial=0.0)
+    score_error = scale * root(q.shape[-1]) * setting.acc.u * largest + 6.0 * setting.acc.u * softcap
+    if mask is not None and mask.dtype.kind == "f":
+        most = np.max(np.abs(mask), axis=-1, keepdims=True, initial=0.0, where=np.isfinite(mask))
+        score_error = score_error + setting.acc.u * (scale * largest + most)
     relative = 2.0 * score_error + (root(k.shape[2]) + 8.0) * setting.acc.u
-    magnitude = reference.attention(q, k, np.abs(v), past, scale=scale, causal=causal, window=window, softcap=softcap)
+    magnitude = reference.attention(
+        q, k, np.abs(v), past, scale=scale, causal=causal, window=window, softcap=softcap, mask=mask
+    )
     floor = k.shape[2] * setting.acc.smallest_normal * (1.0 + largest_value(v))
     return setting.rounding(want) + np.expm1(relative) * magnitude + floor
 

@@ -9,7 +9,7 @@ import pkgutil
 from anvil.attention.base import AttentionVariant, Visibility
 from anvil.errors import InputError
 
-__all__ = ["AttentionVariant", "Visibility", "get", "variants"]
+__all__ = ["AttentionVariant", "Visibility", "families", "get", "variants"]
 
 
 @functools.cache
@@ -18,6 +18,14 @@ def variants() -> dict[str, AttentionVariant]:
     modules = [importlib.import_module(f"{__name__}.{info.name}") for info in pkgutil.iter_modules(__path__)]
     found = [module.VARIANT for module in modules if hasattr(module, "VARIANT")]
     return {variant.name: variant for variant in sorted(found, key=lambda variant: variant.name)}
+
+
+def families() -> dict[str, tuple[str, ...]]:
+    """Names of variants by what they read: ``attention`` for whole tensors, and the kinds of caches."""
+    found: dict[str, tuple[str, ...]] = {}
+    for variant in variants().values():
+        found[variant.family] = (*found.get(variant.family, ()), variant.name)
+    return found
 
 
 def get(name: str) -> AttentionVariant:

@@ -21,8 +21,9 @@ _SCHEMAS = (
     "attention(Tensor q, Tensor k, Tensor v, Tensor? mask, float scale, bool causal, SymInt? window, float? softcap,"
     " SymInt offset) -> Tensor",
     "attention_cached(Tensor q, Tensor k_cache, Tensor v_cache, Tensor past, float scale, SymInt? window,"
-    " float? softcap) -> Tensor",
+    " float? softcap, Tensor? k_scale=None, Tensor? v_scale=None) -> Tensor",
     "kv_append(Tensor(a!) cache, Tensor new, Tensor past) -> ()",
+    "kv_append_quantised(Tensor(a!) cache, Tensor(b!) scales, Tensor new, Tensor past) -> ()",
     "swiglu(Tensor gate, Tensor up) -> Tensor",
     "take_row(Tensor x, Tensor last) -> Tensor",
 )
@@ -106,12 +107,16 @@ def attention_cached(
     scale: float,
     window: int | None,
     softcap: float | None,
+    k_scale: torch.Tensor | None = None,
+    v_scale: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Causal attention over a cache; q [B, H, S, D], caches [B, Hkv, C, D], past i64 [B] -> [B, H, S, D].
 
     Query s of row b stands at position ``past[b] + s`` and sees cache slots up to it. Slots beyond are never read
-    into the result, whatever they hold.
+    into the result, whatever they hold. Caches may be of a narrower type than q; int8 ones come with scales
+    [B, Hkv, C] that their rows are multiplied by.
     """
+    k_cache, v_cache = _as_stored(k_cache, k_scale, q.dtype), _as_stored(v_cache, v_scale, q.dtype)
     query = past[:, None, None, None] + torch.arange(q.shape[2], device=q.device)[:, None]
     slot = torch.arange(k_cache.shape[2], device=q.device)
     visible = slot <= query  # [B, 1, S, C]
@@ -120,6 +125,12 @@ def attention_cached(
     written = visible.any(2)[..., None]  # [B, 1, C, 1]
     k, v = (torch.where(written, cache, 0.0) for cache in (k_cache, v_cache))
     return _grouped_attention(q, k, v, visible, None, scale, softcap)
+
+
+def _as_stored(cache: torch.Tensor, scales: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor:
+    """What the rows of a cache stand for."""
+    numbers = cache.to(dtype)
+    return numbers if scales is None else numbers * scales[..., None].to(dtype)
 
 
 def kv_append(cache: torch.Tensor, new: torch.Tensor, past: torch.Tensor) -> None:
@@ -136,6 +147,19 @@ def kv_append(cache: torch.Tensor, new: torch.Tensor, past: torch.Tensor) -> Non
     slots = past[:, None] + torch.arange(tokens, device=past.device)  # [B, S]
     rows = torch.arange(cache.shape[0], device=past.device)[:, None]
     cache.transpose(1, 2)[rows, slots] = new.transpose(1, 2)
+
+
+def kv_append_quantised(cache: torch.Tensor, scales: torch.Tensor, new: torch.Tensor, past: torch.Tensor) -> None:
+    """``kv_append`` to an int8 cache with ``scales`` f32 [B, Hkv, C], one per token and head.
+
+    scale = max|x| / 127; codes = x / scale, rounded to nearest even. A row of zeros has scale 0, one that is not finite
+    scale NaN. Raises InputError as :func:`kv_append`.
+    """
+    most = new.abs().amax(-1) if new.shape[-1] else new.new_zeros(new.shape[:-1])
+    scale = most / 127 + (most - most)
+    codes = torch.round(new / torch.where(scale == 0, 1.0, scale)[..., None]).clamp(-127, 127)
+    kv_append(cache, codes.nan_to_num(0.0).to(torch.int8), past)
+    kv_append(scales[..., None], scale.to(scales.dtype)[..., None], past)
 
 
 def swiglu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
@@ -170,6 +194,7 @@ _IMPLEMENTATIONS = (
     (attention, _attention_result),
     (attention_cached, _attention_result),
     (kv_append, _no_result),
+    (kv_append_quantised, _no_result),
     (swiglu, _like_first),
     (take_row, _row),
 )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import prod
 
 from anvil import mlir
+from anvil.dtypes import memory_name
 from anvil.kernels.base import Kernel, Kind, Param
 from anvil.kernels.dsl import Ref, Val
 from anvil.mlir import InsertionPoint, ir
@@ -34,7 +35,7 @@ def memref(
     sizes = ["?"] * (rank - len(inner)) + [str(size) for size in inner]
     known = [str(prod(inner[axis:])) for axis in range(len(inner) + 1)][-rank:] if unit else []
     strides = ["?"] * (rank - len(known)) + known
-    shape = "x".join([*sizes, dtype])
+    shape = "x".join([*sizes, memory_name(dtype)])
     text = f"memref<{shape}, strided<[{', '.join(strides)}], offset: ?>>"
     return Argument(Param(name, kind, dtype, rank, layout), text)
 

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 
 from anvil.errors import InputError
-from anvil.frontend.fuse.masked_attention import WRITE_OUT_MASKED_ATTENTION
+from anvil.frontend.fuse.other_types_attention import WRITE_OUT_ATTENTION
 from anvil.graph.program import GraphProgram
 from anvil.lower.decompose import WRITE_OUT
 from anvil.lower.lowering import Lowering
@@ -33,7 +33,8 @@ def lower(
 
     ``fixed`` specialises symbolic sizes to numbers; the plan then holds for those only. ``phase="decode"`` fixes the
     number of tokens, the size of dimension 2 of the queries over a cache, to 1. The rule for attention: a causal
-    query that is alone (its size is the number 1) runs the ``decode`` kernel, all others the variant ``attention``.
+    query that is alone (its size is the number 1) runs the ``decode`` kernel unless the variant ``attention`` claims
+    that phase, all others that variant.
 
     Raises :class:`UnsupportedError` naming the op, its arguments and the Python line for what has no lowering, and
     :class:`InputError` for an unknown mode or variant, or ``phase="decode"`` of a program without a cache.
@@ -41,7 +42,7 @@ def lower(
     sizes = dict(fixed or {})
     if phase == "decode":
         sizes[_token_symbol(program)] = 1
-    return Lowering(WRITE_OUT(WRITE_OUT_MASKED_ATTENTION(program)), target, quant, attention, sizes).run()
+    return Lowering(WRITE_OUT(WRITE_OUT_ATTENTION(program)), target, quant, attention, sizes).run()
 
 
 def _token_symbol(program: GraphProgram) -> str:

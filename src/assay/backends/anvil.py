@@ -90,7 +90,7 @@ class AnvilBackend:
         return [_status(target.name) for target in targets.all_targets()]
 
     def modes(self) -> Mapping[str, tuple[str, ...]]:
-        return {"quant": tuple(quant.modes()), "attention": tuple(attention.variants())}
+        return {"quant": tuple(quant.modes()), **attention.families()}
 
     def coverage(self) -> Sequence[Claim]:
         return [Claim(row.name, row.core, row.state, row.how) for row in coverage()]
@@ -145,14 +145,29 @@ def _capture(program: Program) -> GraphProgram:
     """
     sizes = {size for dims in program.dynamic for size in dims.values()}
     ranges = {size: (0, None) for size in sizes}
-    module = _AttentionCached() if program.name == "attention_cached" else program.module
+    module = _CACHED.get(program.name, program.module)
     captured = capture(module, program.example, program.dynamic, program.name, ranges=ranges)
     return _APPEND_IN_PLACE(captured) if program.name == "kv_append" else captured
 
 
+@dataclass(eq=False)
 class _AttentionCached(torch.nn.Module):
+    """Attention over a cache as anvil's pass over a model makes it."""
+
+    window: int | None = None
+    softcap: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, past: torch.Tensor) -> torch.Tensor:
-        return torch.ops.anvil.attention_cached(q, k, v, past, q.shape[-1] ** -0.5, None, None)
+        return torch.ops.anvil.attention_cached(q, k, v, past, q.shape[-1] ** -0.5, self.window, self.softcap)
+
+
+_CACHED: Mapping[str, torch.nn.Module] = {
+    "attention_cached": _AttentionCached(),
+    "attention_capped_window": _AttentionCached(window=4, softcap=2.0),
+}
 
 
 def _append(program: GraphProgram) -> None:

@@ -24,6 +24,7 @@ def attention(
     causal: bool = True,
     window: int = 0,
     softcap: float = 0.0,
+    mask: np.ndarray | None = None,
 ) -> np.ndarray:
     """o[b,h,s] = Σ_j softmax_j(cap(scale · q·k_j)) · v_j over the visible keys j.
 
@@ -39,15 +40,25 @@ def attention(
         v: [B, Hkv, T, D].
         past: int [B], keys before the first query.
         scale: 1/√D if not given.
+        mask: broadcasts to [B, H, S, T]. int: a key is visible where it is not 0; float: added to the scores after the
+            cap, and a key is hidden where it is −Inf.
     """
     scale = 1.0 / np.sqrt(q.shape[-1]) if scale is None else scale
     group = q.shape[1] // max(k.shape[1], 1)
     k, v = np.repeat(k, group, axis=1), np.repeat(v, group, axis=1)
-    mask = visible((q.shape[2], k.shape[2]), past, causal=causal, window=window)[:, None]
-    scores = scale * np.matmul(q, np.where(seen_by_any(mask), k, 0.0).swapaxes(-1, -2))
+    seen = visible((q.shape[2], k.shape[2]), past, causal=causal, window=window)[:, None]
+    seen = seen if mask is None else seen & unmasked(mask)
+    scores = scale * np.matmul(q, np.where(seen_by_any(seen), k, 0.0).swapaxes(-1, -2))
     if softcap:
         scores = softcap * np.tanh(scores / softcap)
-    return weigh(scores, mask, v)
+    if mask is not None and mask.dtype.kind == "f":
+        scores = scores + mask
+    return weigh(scores, seen, v)
+
+
+def unmasked(mask: np.ndarray) -> np.ndarray:
+    """Where a mask lets a key be seen."""
+    return mask != -np.inf if mask.dtype.kind == "f" else mask != 0
 
 
 def seen_by_any(mask: np.ndarray) -> np.ndarray:

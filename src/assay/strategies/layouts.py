@@ -52,7 +52,9 @@ def expanded(x: torch.Tensor) -> torch.Tensor:
 
 
 def gap(shape: int | tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
-    """Memory nobody may read: NaN, or an index far out of range."""
+    """Memory nobody may read: NaN, an index far out of range, or True."""
+    if like.dtype == torch.bool:
+        return torch.ones(shape, dtype=torch.bool)
     filler = float("nan") if like.is_floating_point() else torch.iinfo(like.dtype).max // 2
     return torch.full((shape,) if isinstance(shape, int) else shape, filler, dtype=like.dtype)
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from anvil.kernels import mathlib
+from anvil.kernels import halves, mathlib
 from anvil.kernels.dsl import Val, cast, splat
-from anvil.lower.generic import halves
 from anvil.mlir import ir
 from anvil.targets.base import Target
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import torch
 from torch.fx import Node
 
 from anvil import attention, kernels
 from anvil.attention import Visibility
+from anvil.attention.base import Element, Mask
 from anvil.graph import ops as _ops  # noqa: F401 (registers anvil::*)
 from anvil.lower.sizes import same
-from anvil.runtime.plan import Scalar, View
+from anvil.runtime.plan import Scalar, Size, View
 
 if TYPE_CHECKING:
     from anvil.lower.lowering import Lowering
@@ -32,42 +33,80 @@ def _rope(low: Lowering, node: Node) -> View:
 def _kv_append(low: Lowering, node: Node) -> None:
     cache, new, past = node.args
     arguments = [low.with_inner_unit(new), low.with_inner_unit(past), low.view(cache)]
-    low.emit(kernels.get("kv_append").build(low.target), arguments, node)
+    low.emit(kernels.get("kv_append").build(low.target, low.dtype(cache)), arguments, node)
+
+
+def _kv_append_quantised(low: Lowering, node: Node) -> None:
+    cache, scales, new, past = node.args
+    arguments = [low.with_inner_unit(new), low.with_inner_unit(past), low.view(cache), low.view(scales)]
+    low.emit(kernels.get("kv_append").build(low.target, low.dtype(cache)), arguments, node)
 
 
 def _attention_cached(low: Lowering, node: Node) -> View:
-    q, k, v, past, scale, window, softcap = node.args
-    return _emit(low, node, q, k, v, low.with_inner_unit(past), scale, causal=True, window=window, softcap=softcap)
+    q, k, v, past, scale, window, softcap, *scales = node.args
+    k_scale, v_scale = scales or (None, None)
+    rule = _rule(low, node, k, causal=True, window=window, softcap=softcap)
+    keys = [low.with_inner_unit(k), *([] if k_scale is None else [low.view(k_scale)])]
+    values = [low.with_inner_unit(v), *([] if v_scale is None else [low.view(v_scale)])]
+    return _emit(low, node, rule, q, [*keys, *values, low.with_inner_unit(past)], scale, softcap)
 
 
 def _attention(low: Lowering, node: Node) -> View:
     """Without a cache: the query at row s stands at position ``offset + s``."""
     q, k, v, mask, scale, causal, window, softcap, offset = node.args
+    past = low.filled(node, low.size(offset) if causal else 0, (low.shape(q)[0],), "i64")
+    rule = _rule(low, node, k, causal=causal, window=window, softcap=softcap, mask=mask)
+    operands = [low.with_inner_unit(k), low.with_inner_unit(v), past]
     if mask is not None:
-        raise low.unsupported(node, "no attention kernel takes a mask tensor")
-    batch = low.shape(q)[0]
-    past = low.filled(node, low.size(offset) if causal else 0, (batch,), "i64")
-    return _emit(low, node, q, k, v, past, scale, causal=causal, window=window, softcap=softcap)
+        operands.append(_mask(low, mask, (*low.shape(q)[:3], low.shape(k)[2])))
+    return _emit(low, node, rule, q, operands, scale, softcap)
+
+
+def _rule(
+    low: Lowering, node: Node, k: Node, *, causal: bool, window: Any, softcap: Any, mask: Node | None = None
+) -> Visibility:
+    """What the kernel is built for. Raises :class:`UnsupportedError` for element types that no kernel takes."""
+    storage, element = low.dtype(k), "" if mask is None else low.dtype(mask)
+    if low.dtype(node) != "f32" or storage not in get_args(Element) or element not in get_args(Mask):
+        found = f"queries {low.dtype(node)}, keys {storage}, mask {element or 'none'}"
+        raise low.unsupported(node, f"no attention kernel for {found}; queries and masks are f32, or a mask is bool")
+    return Visibility(causal, None if window is None else int(window), softcap is not None, element, storage)  # type: ignore[arg-type]
+
+
+def _mask(low: Lowering, mask: Node, shape: tuple[Size, ...]) -> View:
+    """The mask as [B, H, S, T], repeated where it is broadcast."""
+    view = low.view(mask)
+    missing = len(shape) - len(view.sizes)
+    return low.broadcast_to(
+        View(view.buffer, view.offset, (1,) * missing + view.sizes, (0,) * missing + view.strides), shape
+    )
 
 
 def _emit(
-    low: Lowering, node: Node, q: Node, k: Node, v: Node, past: View, scale: float, *, causal: bool, window: Any,
-    softcap: Any,
-) -> View:  # fmt: skip
-    if softcap is not None:
-        raise low.unsupported(node, f"no attention kernel has a soft cap (softcap={softcap})")
-    one_query = same(low.shape(q)[2], 1) and causal
-    variant = attention.get("decode" if one_query else low.attention)
-    kernel = variant.build(low.target, Visibility(causal, None if window is None else int(window)))
+    low: Lowering, node: Node, rule: Visibility, q: Node, operands: list[View], scale: float, softcap: float | None
+) -> View:
+    """Rows for one attention; ``operands`` are what the kernel takes between q and y."""
+    variant = attention.get(low.attention)
+    if same(low.shape(q)[2], 1) and rule.causal and "decode" not in variant.phases:
+        variant = attention.get("decode")
     result = low.allocate(node, low.shape(node), low.dtype(node), order=_HEADS_INSIDE)
-    operands = [low.with_inner_unit(operand) for operand in (q, k, v)]
-    low.emit(kernel, [*operands, past, result, Scalar(float(scale), "f32")], node)
+    scalars = [Scalar(float(number), "f32") for number in (scale, softcap) if number is not None]
+    kernel, inputs = variant.build(low.target, rule), [low.with_inner_unit(q), *operands]
+    if variant.split is None or variant.merge is None:
+        low.emit(kernel, [*inputs, result, *scalars], node)
+        return result
+    *rows, width = low.shape(node)
+    parts = (operands[0].sizes[2] + variant.split - 1) // variant.split
+    partial = low.allocate(node, (*rows, parts, width + 2), "f32", temp=True)
+    low.emit(kernel, [*inputs, partial, *scalars], node)
+    low.emit(variant.merge(low.target), [partial, result], node)
     return result
 
 
 LOWERINGS = {
     anvil.rope.default: _rope,
     anvil.kv_append.default: _kv_append,
+    anvil.kv_append_quantised.default: _kv_append_quantised,
     anvil.attention_cached.default: _attention_cached,
     anvil.attention.default: _attention,
 }

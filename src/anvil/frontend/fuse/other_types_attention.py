@@ -1,4 +1,4 @@
-"""``anvil::attention`` with a mask tensor, written out again: no attention kernel takes an arbitrary mask."""
+"""``anvil::attention`` of other types than f32, written out again: attention kernels compute in f32 only."""
 
 from __future__ import annotations
 
@@ -23,9 +23,25 @@ def _repeated(program: GraphProgram, node: Node, x: Node, heads: int) -> Node:
     return emit(program, node, aten.reshape.default, spread, [batch, heads, keys, width])
 
 
+def _visible(program: GraphProgram, node: Node) -> Node:
+    """bool [S, T] of a causal rule."""
+    q, k, window, offset = node.args[0], node.args[1], node.args[6], node.args[8]
+
+    def call(target: object, *args: object) -> Node:
+        return emit(program, node, target, *args)
+
+    rows, columns = sizes_of(program, node, q)[2], sizes_of(program, node, k)[2]
+    position = call(aten.add.Tensor, call(aten.unsqueeze.default, call(aten.arange.default, rows), 1), offset)
+    key = call(aten.arange.default, columns)
+    seen = call(aten.le.Tensor, key, position)
+    if window is None:
+        return seen
+    return call(aten.bitwise_and.Tensor, seen, call(aten.gt.Tensor, key, call(aten.sub.Tensor, position, window)))
+
+
 def _write_out(program: GraphProgram, node: Node) -> Node | None:
-    q, k, v, mask, scale, _, _, softcap, _ = node.args
-    if mask is None:
+    q, k, v, mask, scale, causal, _, softcap, _ = node.args
+    if {item.meta["val"].dtype for item in (q, k, v)} == {torch.float32} and _has_kernel(mask):
         return None
 
     def call(target: object, *args: object) -> Node:
@@ -36,16 +52,20 @@ def _write_out(program: GraphProgram, node: Node) -> Node | None:
     scores = call(aten.mul.Tensor, call(aten.matmul.default, q, turned), scale)
     if softcap is not None:
         scores = call(aten.mul.Tensor, call(aten.tanh.default, call(aten.div.Tensor, scores, softcap)), softcap)
-    if mask.meta["val"].dtype == torch.bool:
+    if causal:
+        mask = _visible(program, node)
+    if mask is not None and mask.meta["val"].dtype == torch.bool:
         scores = call(aten.where.ScalarOther, mask, scores, -torch.inf)
-    else:
+    elif mask is not None:
         scores = call(aten.add.Tensor, scores, mask)
     blind = call(aten.eq.Scalar, call(aten.amax.default, scores, [3], True), -torch.inf)  # the softmax there is NaN
     weights = call(aten.where.ScalarSelf, blind, 0.0, call(aten.softmax.int, scores, 3, None))
-    program.notes.append(f"write_out_masked_attention: at {source_line(node)}")
+    program.notes.append(f"write_out_attention: at {source_line(node)}")
     return call(aten.matmul.default, weights, _repeated(program, node, v, heads))
 
 
-WRITE_OUT_MASKED_ATTENTION = GraphPass(
-    "write_out_masked_attention", by_target({torch.ops.anvil.attention.default: _write_out})
-)
+def _has_kernel(mask: Node | None) -> bool:
+    return mask is None or mask.meta["val"].dtype in (torch.bool, torch.float32)
+
+
+WRITE_OUT_ATTENTION = GraphPass("write_out_attention", by_target({torch.ops.anvil.attention.default: _write_out}))
