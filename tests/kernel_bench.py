@@ -31,14 +31,14 @@ class KernelBench:
 
         Arrays may be strided or broadcast views; they are laid out in memory with exactly their strides.
         """
-        (output,) = self.run_all(kernel, *arguments, threads=threads)
-        return output
+        *_, last = self.run_all(kernel, *arguments, threads=threads).values()
+        return last
 
-    def run_all(self, kernel: Kernel, *arguments: np.ndarray | float, threads: int = 1) -> list[np.ndarray]:
-        """The same for a kernel with any number of outputs."""
+    def run_all(self, kernel: Kernel, *arguments: np.ndarray | float, threads: int = 1) -> dict[str, np.ndarray]:
+        """Like :meth:`run`; every output by name."""
         words: list[int] = []
         blocks: list[int] = []
-        outputs: list[tuple[int, np.ndarray]] = []
+        outputs: dict[str, tuple[int, np.ndarray]] = {}
         for param, argument in zip(kernel.params, arguments, strict=True):
             if not isinstance(argument, np.ndarray):
                 words.append(int(np.float32(argument).view(np.uint32)) if param.dtype == "f32" else int(argument))
@@ -48,13 +48,14 @@ class KernelBench:
             strides = [stride // argument.itemsize for stride in argument.strides]
             words += [address, address, 0, *argument.shape, *strides]
             if param.kind != "in":
-                outputs.append((address, argument))
+                outputs[param.name] = address, argument
         program = np.array([[self._entry(kernel), 0]], np.int64)
-        reads = [(address, _extent(like) * like.itemsize) for address, like in outputs]
+        reads = [(address, _extent(like) * like.itemsize) for address, like in outputs.values()]
         data = self.executor.run_and_read(program, np.array(words, np.int64), reads, threads=threads, timeout=60)
         for block in blocks:
             self.executor.free(block)
-        return [_view(np.frombuffer(raw, like.dtype), like) for raw, (_, like) in zip(data, outputs, strict=True)]
+        pairs = zip(outputs.items(), data, strict=True)
+        return {name: _view(np.frombuffer(raw, like.dtype), like) for (name, (_, like)), raw in pairs}
 
     def _entry(self, kernel: Kernel) -> int:
         if kernel.name not in self._entries:

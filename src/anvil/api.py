@@ -35,6 +35,7 @@ from anvil.timing import Stopwatch
 
 DEFAULT_TARGET = "x86_64-avx2"
 DEFAULT_CONTEXT = 2048  # tokens, where neither the caller nor the model's configuration gives fewer
+KV_TYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16, "int8": torch.int8}
 _VARIANTS = {"prefill": "flash", "decode": "decode"}  # for phases that the chosen variant does not claim
 PREFILL_CHUNK = 512  # tokens of a prompt fed at a time: bounds the arena, changes no bit
 
@@ -45,6 +46,7 @@ def compile(
     *,
     quant: str = "fp32",
     attention: str = "flash",
+    kv: str = "fp32",
     threads: int | None = None,
     context: int | None = None,
     max_prefill: int = PREFILL_CHUNK,
@@ -57,6 +59,7 @@ def compile(
         model: of transformers, or any module that treats its tokens one by one but for causal attention. Of what
             ``anvil.models`` loaded, matrices that the source holds in the asked mode are taken as they lie there.
         quant: a mode (``anvil.quant.modes()``), or ``gguf``: every matrix as the file holds it.
+        kv: element type of the key/value cache, one of ``KV_TYPES``; int8 has a scale per token and head.
         threads: by default one per physical core; never changes a bit.
         context: tokens the cache has room for per sequence; by default what the model's configuration says, at most
             ``DEFAULT_CONTEXT``.
@@ -65,11 +68,13 @@ def compile(
         measure_weights: also measure what quantisation cost each weight, for ``CompiledModel.weights``.
 
     Raises:
-        InputError: unknown target, mode or variant (the message lists the known ones), or sizes below 1.
+        InputError: unknown target, mode, variant or cache type (the message lists the known ones), or sizes below 1.
         UnsupportedError: an operation without a lowering, with its arguments and the Python line that called it.
         ToolMissingError: the target cannot run here.
     """
     goal = _checked(target, attention)
+    if kv not in KV_TYPES:
+        raise InputError(f"compiling a model: kv={kv!r} is unknown; expected one of {list(KV_TYPES)}")
     module, stored = _opened(model, quant)
     context = _context(module, context)
     for name, value in (("max_prefill", max_prefill), ("threads", threads)):
@@ -83,7 +88,7 @@ def compile(
         whole = fuse(captured)
         vocabulary = int(_logits_of(whole).shape[-1])
     with watch.stage("incrementalise"):
-        steps = greedy(last_row(incrementalise(whole)))
+        steps = greedy(last_row(incrementalise(whole, KV_TYPES[kv])))
     with watch.stage("lower"):
         phases = attentions.get(attention).phases
         many, one = (attention if phase in phases else other for phase, other in _VARIANTS.items())
@@ -113,7 +118,7 @@ def compile(
         threads=threads or physical_cores(),
         layers={layer: node for layer, node in layer_outputs(whole).items() if node in logits.values},
         compile_ms=watch.ms,
-        labels={"target": goal.name, "quant": quant, "attention": attention},
+        labels={"target": goal.name, "quant": quant, "attention": attention, "kv": kv},
         weights=[replace(row, parameter=captured.paths[row.parameter]) for row in pack.rows.values()],
     )
 

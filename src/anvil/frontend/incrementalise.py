@@ -28,11 +28,12 @@ _CAPACITY_HINT = 32
 PAST, CAPACITY = "past", "C"
 
 
-def incrementalise(program: GraphProgram) -> GraphProgram:
+def incrementalise(program: GraphProgram, kv: torch.dtype | None = None) -> GraphProgram:
     """The incremental form of a program whose first input is [batch, tokens, ...].
 
     It gets an input ``past: i64[B]`` (tokens already in the caches, per row), and for each attention a key and a
-    value cache of ``C`` slots. The result runs in PyTorch; it writes to the caches it is given.
+    value cache of ``C`` slots. The result runs in PyTorch; it writes to the caches it is given. ``kv`` is the element
+    type of the caches, by default that of keys and values; int8 adds a cache of scales to each.
 
     Raises:
         InputError: the first input has no dynamic batch and token dimensions, or a name is taken.
@@ -40,7 +41,7 @@ def incrementalise(program: GraphProgram) -> GraphProgram:
     """
     batch, tokens = _sequence_sizes(program)
     build = Rebuild(program, batch, tokens)
-    _placeholders(build)
+    specs = _placeholders(build, kv)
     for node in program.module.graph.nodes:
         if node.op != "call_function":
             continue
@@ -54,14 +55,13 @@ def incrementalise(program: GraphProgram) -> GraphProgram:
         build.declare(node, *rule(build, node))
     _output(build)
 
-    specs = tuple(spec for layer, node in enumerate(build.caches) for spec in _specs(node, layer))
     result = replace(
         program,
         module=_LazyGraphModule({}, build.graph),
         inputs=(*program.inputs, PAST),
         params=dict(program.params),
         symbols=program.symbols | {CAPACITY: (1, None)},
-        caches=specs,
+        caches=tuple(specs),
         stage="incrementalise",
         notes=[*program.notes, f"incrementalise: {len(build.caches)} attentions read a cache"],
     )
@@ -86,8 +86,8 @@ def _sequence_sizes(program: GraphProgram) -> tuple[str, str]:
     return names[0], names[1]
 
 
-def _placeholders(build: Rebuild) -> None:
-    """Inputs, ``past``, caches, parameters."""
+def _placeholders(build: Rebuild, kv: torch.dtype | None) -> list[CacheSpec]:
+    """Inputs, ``past``, caches, parameters; returns what the caches are."""
     old = {node.target: node for node in build.program.module.graph.find_nodes(op="placeholder")}
     for name in build.program.inputs:
         value = old[name].meta["val"]
@@ -97,25 +97,29 @@ def _placeholders(build: Rebuild) -> None:
     build.past = build.placeholder(PAST, fake_tensor(build.mode, (rows,), torch.int64))
     capacity = symbolic_size(build.mode, CAPACITY, _CAPACITY_HINT)
     attentions = build.program.module.graph.find_nodes(op="call_function", target=torch.ops.anvil.attention.default)
+    caches: list[CacheSpec] = []
     for layer, node in enumerate(attentions):
-        pair = [
-            build.placeholder(
-                spec.placeholder, fake_tensor(build.mode, (rows, spec.heads, capacity, spec.head_dim), spec.dtype)
-            )
-            for spec in _specs(node, layer)
+        specs = _specs(node, layer, kv)
+        build.caches[node] = [
+            build.placeholder(spec.placeholder, fake_tensor(build.mode, spec.shape(rows, capacity), spec.dtype))
+            for spec in specs
         ]
-        build.caches[node] = (pair[0], pair[1])
+        caches += specs
     for name in build.program.params:
         value = old[name].meta["val"]
         build.declare(old[name], build.placeholder(name, value), plain(value.ndim))
+    return caches
 
 
-def _specs(attention: Node, layer: int) -> list[CacheSpec]:
-    """The key cache and the value cache of an attention call."""
-    return [
-        CacheSpec(f"{kind}_cache_{layer}", shape_of(item)[1], shape_of(item)[3], item.meta["val"].dtype)
+def _specs(attention: Node, layer: int, kv: torch.dtype | None) -> list[CacheSpec]:
+    """The key cache and the value cache of an attention call, and their scales."""
+    caches = [
+        CacheSpec(f"{kind}_cache_{layer}", shape_of(item)[1], shape_of(item)[3], kv or item.meta["val"].dtype)
         for kind, item in zip("kv", attention.args[1:3], strict=True)
     ]
+    if kv != torch.int8:
+        return caches
+    return caches + [CacheSpec(f"{cache.placeholder}_scale", cache.heads, None, torch.float32) for cache in caches]
 
 
 def _output(build: Rebuild) -> None:

@@ -134,7 +134,7 @@ def _as_stored(cache: torch.Tensor, scales: torch.Tensor | None, dtype: torch.dt
 
 
 def kv_append(cache: torch.Tensor, new: torch.Tensor, past: torch.Tensor) -> None:
-    """Write ``new`` [B, Hkv, S, D] to slots ``past[b] + s`` of ``cache`` [B, Hkv, C, D], in place.
+    """Write ``new`` [B, Hkv, S, D] to slots ``past[b] + s`` of ``cache`` [B, Hkv, C, D], in place and in its type.
 
     Raises InputError when a slot is outside the cache.
     """
@@ -146,7 +146,7 @@ def kv_append(cache: torch.Tensor, new: torch.Tensor, past: torch.Tensor) -> Non
         )
     slots = past[:, None] + torch.arange(tokens, device=past.device)  # [B, S]
     rows = torch.arange(cache.shape[0], device=past.device)[:, None]
-    cache.transpose(1, 2)[rows, slots] = new.transpose(1, 2)
+    cache.transpose(1, 2)[rows, slots] = new.transpose(1, 2).to(cache.dtype)
 
 
 def kv_append_quantised(cache: torch.Tensor, scales: torch.Tensor, new: torch.Tensor, past: torch.Tensor) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -13,15 +13,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CacheSpec:
-    """One key or value cache that the incremental form of a model reads and writes.
+    """One cache that the incremental form of a model reads and writes: keys, values, or the scales of either.
 
-    Logical shape [B, heads, capacity, head_dim]; memory layout [B, capacity, heads, head_dim].
+    Shape [B, heads, capacity, head_dim]; that of scales, one per token and head, [B, heads, capacity].
     """
 
     placeholder: str
     heads: int
-    head_dim: int
+    head_dim: int | None
     dtype: torch.dtype
+
+    def shape(self, batch: Any, capacity: Any) -> tuple[Any, ...]:
+        """Sizes for so many sequences of at most ``capacity`` tokens; either may be symbolic."""
+        return (batch, self.heads, capacity, *(() if self.head_dim is None else (self.head_dim,)))
 
 
 @dataclass

@@ -90,7 +90,7 @@ class AnvilBackend:
         return [_status(target.name) for target in targets.all_targets()]
 
     def modes(self) -> Mapping[str, tuple[str, ...]]:
-        return {"quant": tuple(quant.modes()), **attention.families()}
+        return {"quant": tuple(quant.modes()), "kv": tuple(api.KV_TYPES), **attention.families()}
 
     def coverage(self) -> Sequence[Claim]:
         return [Claim(row.name, row.core, row.state, row.how) for row in coverage()]
@@ -116,10 +116,17 @@ class AnvilBackend:
         return AnvilProgram(compiled, captured)
 
     def load_model(
-        self, source: str, target: str, *, quant: str = "fp32", threads: int = 1, context: int | None = None
+        self,
+        source: str,
+        target: str,
+        *,
+        quant: str = "fp32",
+        kv: str = "fp32",
+        threads: int = 1,
+        context: int | None = None,
     ) -> LanguageModel:
         try:
-            return api.compile(_model(source), target, quant=quant, threads=threads, context=context)
+            return api.compile(_model(source), target, quant=quant, kv=kv, threads=threads, context=context)
         except errors.UnsupportedError as error:
             raise Unsupported(str(error)) from error
         except errors.ToolMissingError as error:

@@ -115,7 +115,7 @@ class Backend(Protocol):
     def targets(self) -> list[TargetStatus]: ...
 
     def modes(self) -> Mapping[str, tuple[str, ...]]:
-        """Names this backend knows: {"quant": (...), "attention": (...)}."""
+        """Names this backend knows: {"quant": (...), "kv": (...), "attention": (...)}."""
         ...
 
     def coverage(self) -> Sequence[Claim]:
@@ -127,5 +127,12 @@ class Backend(Protocol):
         ...
 
     def load_model(
-        self, source: str, target: str, *, quant: str = "fp32", threads: int = 1, context: int | None = None
+        self,
+        source: str,
+        target: str,
+        *,
+        quant: str = "fp32",
+        kv: str = "fp32",
+        threads: int = 1,
+        context: int | None = None,
     ) -> LanguageModel: ...

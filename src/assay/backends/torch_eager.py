@@ -39,7 +39,7 @@ class EagerBackend:
         return [TargetStatus("host", "host", True, f"torch {torch.__version__}", facts={"bit_reproducible": False})]
 
     def modes(self) -> Mapping[str, tuple[str, ...]]:
-        return {"quant": ("fp32",), "attention": ("naive",)}
+        return {"quant": ("fp32",), "kv": ("fp32",), "attention": ("naive",)}
 
     def coverage(self) -> Sequence[Claim]:
         return ()
@@ -51,10 +51,17 @@ class EagerBackend:
         return EagerCompiled(program.module, digest)
 
     def load_model(
-        self, source: str, target: str, *, quant: str = "fp32", threads: int = 1, context: int | None = None
+        self,
+        source: str,
+        target: str,
+        *,
+        quant: str = "fp32",
+        kv: str = "fp32",
+        threads: int = 1,
+        context: int | None = None,
     ) -> TorchModel:
-        if quant != "fp32":
-            raise Unsupported(f"torch_eager has no quantisation mode {quant!r}")
+        if quant != "fp32" or kv != "fp32":
+            raise Unsupported(f"torch_eager has no quantisation mode {quant!r} with a cache in {kv!r}")
         return TorchModel(source, threads=threads, context=context)
 
 

@@ -16,6 +16,7 @@ from assay.errors import UsageError
 
 Model = Annotated[str, typer.Option("--model", help="A model of e2e/, by name.")]
 Quant = Annotated[str, typer.Option("--quant", help="Quantisation mode.")]
+KeyValue = Annotated[str, typer.Option("--kv", help="Element type of the key/value cache: fp32, fp16, bf16, int8.")]
 Target = Annotated[str, typer.Option("--target", help="A name from `assay targets`; default: the first native one.")]
 Threads = Annotated[int, typer.Option("--threads", min=1, max=256, help="Threads of the compiled code.")]
 Weights = Annotated[str | None, typer.Option("--weights", help="GGUF file or Hugging Face folder to use instead.")]
@@ -66,8 +67,8 @@ def native_here(status: TargetStatus) -> bool:
     return status.executor.startswith(("in-process", "runner", "torch"))
 
 
-def check_quant(compiler: Backend, quant: str) -> None:
-    """Raise :class:`UsageError` unless the compiler knows the mode."""
-    known = compiler.modes().get("quant", ())
+def check_quant(compiler: Backend, quant: str, kind: str = "quant") -> None:
+    """Raise :class:`UsageError` unless the compiler knows the mode; ``kind`` is the option's name, quant or kv."""
+    known = compiler.modes().get(kind, ())
     if quant not in known:
-        raise UsageError(f"unknown quant={quant!r} for backend={compiler.name}; known: {', '.join(known)}")
+        raise UsageError(f"unknown {kind}={quant!r} for backend={compiler.name}; known: {', '.join(known)}")

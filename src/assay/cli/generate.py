@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from assay.cli import common
-from assay.cli.common import AsJson, BackendName, Model, Quant, Target, Threads, Weights, err, print_json
+from assay.cli.common import AsJson, BackendName, KeyValue, Model, Quant, Target, Threads, Weights, err, print_json
 from assay.measure import ceiling
 from assay.tokens import registry, session
 from assay.tokens.source import resolve
@@ -21,6 +21,7 @@ def generate(
     raw: Annotated[bool, typer.Option("--raw", help="Give the prompt as it is, without the chat template.")] = False,
     system: Annotated[str, typer.Option("--system", help="The system message of the chat.")] = "",
     quant: Quant = "fp32",
+    kv: KeyValue = "fp32",
     target: Target = "",
     threads: Threads = 2,
     weights: Weights = None,
@@ -31,20 +32,28 @@ def generate(
     spec = registry.model(model)
     compiler = common.backend(backend)
     common.check_quant(compiler, quant)
+    common.check_quant(compiler, kv, "kv")
     chosen = common.target(compiler, target)
     path = resolve(spec, weights)
     tokenizer = load_tokenizer(path)
     ids = tokenizer.encode(prompt if raw else tokenizer.chat(prompt, system))
     session.check_fits(len(ids), max_new_tokens, spec.context)
 
-    compiled = compiler.load_model(str(path), chosen.name, quant=quant, threads=threads, context=spec.context)
+    compiled = compiler.load_model(str(path), chosen.name, quant=quant, kv=kv, threads=threads, context=spec.context)
     show = (lambda _: None) if as_json else (lambda piece: typer.echo(piece, nl=False))
     result = session.generate(compiled, tokenizer, ids, max_new_tokens, show)
     numbers = session.numbers(result, compiled)
     weight_bytes = numbers["weight_bytes"]
     speed = session.speed_of(result.timing, weight_bytes, ceiling.measure(threads, weight_bytes))
     if as_json:
-        what = {"model": model, "quant": quant, "target": chosen.name, "threads": threads, "executor": chosen.executor}
+        what = {
+            "model": model,
+            "quant": quant,
+            "kv": kv,
+            "target": chosen.name,
+            "threads": threads,
+            "executor": chosen.executor,
+        }
         print_json({**what, "tokens": list(result.tokens), "text": result.text, **numbers, **speed.to_dict()})
         return
     typer.echo()

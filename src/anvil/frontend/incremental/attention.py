@@ -23,11 +23,16 @@ def attention(build: Rebuild, node: Node) -> tuple[Node, Role]:
     for item in (q, k, v):
         if build.role(item) != _HEADS_FIRST:
             build.refuse(node, f"operand {item.name} is not [batch, heads, tokens, width]")
-    key_cache, value_cache = build.caches[node]
     anvil = torch.ops.anvil
-    build.emit(anvil.kv_append.default, key_cache, build.new(k), build.past)
-    build.emit(anvil.kv_append.default, value_cache, build.new(v), build.past)
-    cached = (build.new(q), key_cache, value_cache, build.past, scale, window, softcap)
+    key_cache, value_cache, *scales = build.caches[node]
+    if scales:
+        key_scale, value_scale = scales
+        build.emit(anvil.kv_append_quantised.default, key_cache, key_scale, build.new(k), build.past)
+        build.emit(anvil.kv_append_quantised.default, value_cache, value_scale, build.new(v), build.past)
+    else:
+        build.emit(anvil.kv_append.default, key_cache, build.new(k), build.past)
+        build.emit(anvil.kv_append.default, value_cache, build.new(v), build.past)
+    cached = (build.new(q), key_cache, value_cache, build.past, scale, window, softcap, *(scales or (None, None)))
     return build.emit(anvil.attention_cached.default, *cached), _HEADS_FIRST
 
 

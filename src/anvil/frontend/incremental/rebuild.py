@@ -33,7 +33,7 @@ class Rebuild:
         self.graph = Graph()
         self.formulas = Formulas()
         self.past: Node | None = None
-        self.caches: dict[Node, tuple[Node, Node]] = {}  # attention call of ``program`` -> key and value cache
+        self.caches: dict[Node, list[Node]] = {}  # attention call of ``program`` -> its caches, see ``incrementalise``
         self._axis_names = {batch: Axis.BATCH, tokens: Axis.TOKEN}
         self._measured: dict[Axis, tuple[Node, int]] = {}
         self._sizes: dict[Axis, Node] = {}
