@@ -13,7 +13,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "check" not in metafunc.fixturenames:
         return
     statuses, chosen = bench(metafunc.config).statuses, selection(metafunc.config)
-    cases = list(model_checks(models(), statuses, chosen.targets(statuses), chosen.quants))
+    cases = list(model_checks(models(), statuses, chosen))
     metafunc.parametrize("check", cases, ids=[ModelCheck(*case[:2], "", case[2]).id for case in cases], indirect=True)
 
 

@@ -12,6 +12,7 @@ from assay.analysis import Analysis, Bounded
 from assay.bounds import Setting
 from assay.formats import F32
 from assay.metamorphic import CAUSALITY, PACKED_PLAIN, THREADS, prefix, reversal
+from assay.quantised import QUANTISED, layer_in_mode
 from assay.reference import layers, rope_angles
 from assay.spec import Cost, Operand, OpSpec
 from assay.strategies.shapes import Dims, Shapes, around_tiles, span
@@ -60,8 +61,8 @@ def traced(layer: Callable[..., Bounded], setting: Setting, *operands: np.ndarra
     return layer(run, run.exact(operands[0]), *operands[1:])
 
 
-def golden(*operands: np.ndarray, layer: Callable[..., Bounded]) -> np.ndarray:
-    return traced(layer, Setting(F32, F32), *operands).value
+def golden(*operands: np.ndarray, layer: Callable[..., Bounded], quant: str = "fp32") -> np.ndarray:
+    return traced(layer, Setting(F32, F32, quant=quant), *operands).value
 
 
 def bound(setting: Setting, want: np.ndarray, *operands: np.ndarray, layer: Callable[..., Bounded]) -> np.ndarray:
@@ -121,6 +122,7 @@ COST = Cost(
 
 def layer(name: str, module: type[torch.nn.Module], reference: Callable[..., Bounded], *operands: Operand) -> OpSpec:
     causal = len(operands) > 4
+    relations = (prefix("B", "S"), reversal("B"), *((CAUSALITY,) if causal else ()))
     return OpSpec(
         name=name,
         module=module,
@@ -134,7 +136,9 @@ def layer(name: str, module: type[torch.nn.Module], reference: Callable[..., Bou
         values=VALUES,
         specials=("zeros", "denormal", "nan"),
         causal="S" if causal else "",
-        properties=(THREADS, PACKED_PLAIN, prefix("B", "S"), reversal("B"), *((CAUSALITY,) if causal else ())),
+        properties=(THREADS, PACKED_PLAIN, *relations),
+        quants=("fp32", *QUANTISED),
+        quantised=partial(layer_in_mode, partial(golden, layer=reference), (THREADS, *relations)),
     )
 
 

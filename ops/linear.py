@@ -1,11 +1,14 @@
 """linear: y = x · wᵀ (+ b), the matrix product of every projection. One row is a GEMV, many a GEMM."""
 
+from functools import partial
+
 import numpy as np
 import torch
 import torch.nn.functional as F
 
 from assay import bounds, reference
 from assay.metamorphic import PACKED_PLAIN, THREADS, prefix, scaling
+from assay.quantised import QUANTISED, linear_in_mode
 from assay.spec import Cost, Known, Operand, OpSpec
 from assay.strategies.shapes import Dims, Shapes, around_tiles
 
@@ -45,7 +48,7 @@ SHAPES = Shapes(
     size=lambda d: flops(d) + 20 * (d["M"] * d["K"] + d["N"] * d["K"]),
 )
 COST = Cost(flops, lambda d, size: size * (d["M"] * d["K"] + d["N"] * d["K"] + d["M"] * d["N"]))
-X, W = Operand("x", "M K"), Operand("w", "N K", role="weight")
+X, W, B = Operand("x", "M K"), Operand("w", "N K", role="weight"), Operand("b", "N")
 
 LINEAR = OpSpec(
     name="linear",
@@ -59,18 +62,22 @@ LINEAR = OpSpec(
     exact=integers,
     known=(transposed_identity(),),
     properties=(THREADS, PACKED_PLAIN, prefix("M"), scaling("x")),
+    quants=("fp32", *QUANTISED),
+    quantised=partial(linear_in_mode, (X, W), (THREADS, prefix("M"), scaling("x"))),
 )
 LINEAR_BIAS = OpSpec(
     name="linear_bias",
     module=Linear,
     golden=reference.linear,
     bound=bounds.linear,
-    operands=(X, W, Operand("b", "N")),
+    operands=(X, W, B),
     shapes=SHAPES,
     result="M N",
     cost=COST,
     exact=integers_and_bias,
     known=tuple(ones(n) for n in (4, 5, 17)),
     properties=(THREADS, PACKED_PLAIN, prefix("M")),
+    quants=("fp32", *QUANTISED),
+    quantised=partial(linear_in_mode, (X, W, B), (THREADS, prefix("M"))),
 )
 SPECS = (LINEAR, LINEAR_BIAS)

@@ -8,7 +8,7 @@ from assay.judge import Judge
 from assay.strategies.layouts import NAMES as LAYOUTS
 
 
-@pytest.mark.cases("layer", examples=60)
+@pytest.mark.cases("layer", examples=60, everywhere=True)
 def test_within_bound(judge: Judge) -> None:
     judge.explore(judge.within_bound, values=judge.spec.values)
 
@@ -30,6 +30,6 @@ def test_properties(judge: Judge) -> None:
         judge.explore(lambda example, r=relation: r.check(judge, example), values=("normal",), label=relation.name)
 
 
-@pytest.mark.cases("layer", examples=16, across=True)
+@pytest.mark.cases("layer", examples=16, across=True, everywhere=True)
 def test_same_bits_as_reference_target(judge: Judge) -> None:
     judge.explore(judge.across, values=judge.spec.values)

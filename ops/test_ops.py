@@ -8,7 +8,7 @@ from assay.judge import Judge
 from assay.strategies.layouts import NAMES as LAYOUTS
 
 
-@pytest.mark.cases("op", examples=80)
+@pytest.mark.cases("op", examples=80, everywhere=True)
 def test_within_bound(judge: Judge) -> None:
     judge.explore(judge.within_bound, values=judge.spec.values)
 
@@ -40,6 +40,11 @@ def test_known_inputs(judge: Judge) -> None:
     judge.known(("contiguous", "offset", "strided", "stepped", "transposed", "heads_inside"))
 
 
+@pytest.mark.cases("op", examples=1, has="lossy")
+def test_cost_of_quantisation(judge: Judge) -> None:
+    judge.cost()
+
+
 @pytest.mark.cases("op", examples=12, has="properties")
 def test_properties(judge: Judge) -> None:
     judge.require_bits()
@@ -47,6 +52,6 @@ def test_properties(judge: Judge) -> None:
         judge.explore(lambda example, r=relation: r.check(judge, example), values=("normal",), label=relation.name)
 
 
-@pytest.mark.cases("op", examples=20, across=True)
+@pytest.mark.cases("op", examples=20, across=True, everywhere=True)
 def test_same_bits_as_reference_target(judge: Judge) -> None:
     judge.explore(judge.across, values=judge.spec.values)

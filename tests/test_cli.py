@@ -109,10 +109,15 @@ def test_tokens_fails_with_code_1_and_a_triage_when_a_model_is_wrong(monkeypatch
 
 def test_ledger_as_json_and_as_table(records: Path) -> None:
     rows = json.loads(run("ledger", "--records", str(records), "--json").stdout)
-    cells = {(row["name"], row["target"]): row["status"] for row in rows}
+    cells = {(row["name"], row["target"]): row["status"] for row in rows if row["quant"] == "fp32"}
+    assert {row["status"] for row in rows} == {"ok", "failed", "unsupported", "not_run"}
+    assert all(row["reason"] for row in rows if row["status"] != "ok")
     assert cells["rms_norm", TARGETS[1]] == "failed" and cells["linear", TARGETS[4]] == "ok"
     assert set(rows[0]) >= {"kind", "name", "target", "dtype", "quant", "variant", "status", "examples", "worst"}
-    assert "decoder_layer" in run("ledger", "--records", str(records)).stdout
+    recorded = json.loads(run("ledger", "--records", str(records), "--json", "--recorded").stdout)
+    assert len(recorded) < len(rows)
+    shown = run("ledger", "--records", str(records)).stdout
+    assert "decoder_layer" in shown and "meaningful cells ok" in shown
 
 
 def test_report_writes_where_it_says(records: Path, tmp_path: Path) -> None:

@@ -185,17 +185,29 @@ def test_documented_constants_of_the_sum_bound_are_the_codes() -> None:
 # --- faults ----------------------------------------------------------------------------------------------------------
 
 CHECKS = {"bound": "test_within_bound", "integers": "test_exact_integers", "specials": "test_special_values"}
+CHECKS_IN_MODES = {
+    "bound": "test_within_bound",
+    "exact": "test_exact_integers",
+    "known": "test_known_inputs",
+    "cost": "test_cost_of_quantisation",
+    "rows": "test_properties",
+}
 
 
 def test_fault_tables_equal_the_injected_faults() -> None:
+    from faulty_quantisers import QUANTISED_FAULTS
     from test_assay_faults import FAULTS as IN_EAGER
     from test_assay_kernel_faults import FAULTS as IN_KERNELS
 
-    numbers, code = (ROOT / "docs" / "faults.md").read_text().split("## Wrong machine code")
+    numbers, rest = (ROOT / "docs" / "faults.md").read_text().split("## Wrong quantised arithmetic")
+    quantised, code = rest.split("## Wrong machine code")
     row = re.compile(r"^\| ([^|]+) \| `(\w+)` \| `(\w+)`.*\|$", re.MULTILINE)
     eager = {(fault, op, CHECKS.get(check.__name__, "test_properties")) for fault, op, _, check, _ in IN_EAGER}
     kernels = {(fault, op, CHECKS.get(check.__name__, "test_properties")) for fault, _, op, check, _ in IN_KERNELS}
     assert set(row.findall(numbers)) == eager
+    row_in_mode = re.compile(r"^\| ([^|]+) \| `([\w-]+)` \| `(\w+)` \|$", re.MULTILINE)
+    in_modes = {(fault, mode, CHECKS_IN_MODES[check]) for fault, mode, _, check, _ in QUANTISED_FAULTS}
+    assert set(row_in_mode.findall(quantised)) == in_modes
     assert set(row.findall(code)) == kernels
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from assay import bounds, reference
 from assay.bounds import Setting
 from assay.reference.attention import seen_by_any, visible
+from assay.reference.quantise import MODES
 
 
 @dataclass(frozen=True)
@@ -50,10 +51,33 @@ class Analysis:
         return Bounded(value, x.error + y.error + self.setting.acc.u * np.abs(value))
 
     def linear(self, x: Bounded, w: np.ndarray) -> Bounded:
-        """|w| e_x, and the sum's own bound."""
+        """|w| e_x, and the sum's own bound. In a quantisation mode, of what the mode makes of x and w."""
+        mode = MODES.get(self.setting.quant)
+        if mode is not None:
+            w = mode.weights(w)
+            x = x if mode.activations is None else self.rounded_rows(x, mode.activations)
         value = reference.linear(x.value, w)
         own = bounds.linear(self.setting, value, x.value, w)
+        if mode is not None:  # weights are rounded to f32 once
+            own = own + self.setting.acc.u * reference.linear(np.abs(x.value), np.abs(w))
         return Bounded(value, own + reference.linear(x.error, np.abs(w)))
+
+    def rounded_rows(self, x: Bounded, rule: Callable[[np.ndarray], np.ndarray]) -> Bounded:
+        """Rows rounded to multiples of their scale, a 127th of the largest magnitude.
+
+        With ρ the relative error of that magnitude, a result is off by |x̂|·ρ as its scale is, and by one step of the
+        scale where x lies so near a tie (within e/scale + |x|/scale·ρ steps, and 4 u for the division) that the
+        compiled one may fall to the other side.
+        """
+        value = rule(x.value)
+        most = np.abs(x.value).max(axis=-1, keepdims=True, initial=0.0)
+        scale = np.maximum(most / 127.0, self.setting.eta)
+        rho = x.error.max(axis=-1, keepdims=True, initial=0.0) / np.maximum(most, self.setting.eta)
+        rho = rho + 2.0 * self.setting.acc.u
+        steps = np.abs(x.value) / scale
+        doubt = x.error / scale + steps * (rho + 2.0 * self.setting.acc.u)
+        jumps = np.abs(steps - np.floor(steps) - 0.5) <= doubt
+        return Bounded(value, np.abs(value) * rho + np.where(jumps, np.ceil(2.0 * doubt) * scale * (1.0 + rho), 0.0))
 
     def rms_norm(self, x: Bounded, w: np.ndarray, *, eps: float) -> Bounded:
         """With r the root of the golden and ρ the most its error can be: |w|·(e/(r − ρ) + |x|·ρ/(r·(r − ρ))).

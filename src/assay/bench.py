@@ -12,6 +12,7 @@ from assay.backends.protocol import Backend, Compiled, NotRunHere, Program, Targ
 from assay.bounds import Setting
 from assay.case import Case, Example, materialise
 from assay.formats import accumulator
+from assay.matrix import EVERYTHING, Cell, Matrix
 from assay.spec import OpSpec
 from assay.strategies.shapes import Dims
 from assay.strategies.values import ZERO_MEAN
@@ -75,7 +76,7 @@ class Subject:
         """What the bound needs to know of this case and example."""
         out = self.case.spec.out or self.case.format
         flushes = bool(self.status.facts.get("flushes_denormals", False))
-        return Setting(out, accumulator(self.case.format), example.values in ZERO_MEAN, flushes)
+        return Setting(out, accumulator(self.case.format), example.values in ZERO_MEAN, flushes, quant=self.case.quant)
 
 
 def program(spec: OpSpec, case: Case, static: Dims, *, plain: bool = False) -> Program:
@@ -118,7 +119,9 @@ class Bench:
                 for fmt in spec.dtypes:
                     for quant in (q for q in spec.quants if not selection.quants or q in selection.quants):
                         for target in selection.targets(self.statuses):
-                            yield Case(spec, fmt, target, quant, variant)
+                            cell = Cell(spec.kind, spec.name, fmt.name, quant, variant, target)
+                            if selection.wants(cell):
+                                yield Case(spec.in_mode(quant), fmt, target, quant, variant)
 
 
 @dataclass(frozen=True)
@@ -129,6 +132,11 @@ class Selection:
     quants: tuple[str, ...] = ()
     variants: tuple[str, ...] = ()
     thorough: bool = False
+    matrix: Matrix = EVERYTHING
+
+    def wants(self, cell: Cell) -> bool:
+        """Whether the matrix has the cell, and leaves it to a run as thorough as this one or to who names its mode."""
+        return self.matrix.wanted(cell, thorough=self.thorough or bool(self.quants))
 
     def targets(self, statuses: Mapping[str, TargetStatus]) -> list[str]:
         """Targets selected by name, by ISA (its quick ones, or all if it has none), or ``all``.

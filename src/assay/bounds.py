@@ -28,13 +28,15 @@ class Setting:
     """What a bound needs to know besides the operands.
 
     ``out`` and ``acc`` are the formats of the result and of sums; ``zero_mean`` says the data was drawn with mean zero;
-    ``flushes`` that the target replaces denormal results by zero (declared by the target, never assumed).
+    ``flushes`` that the target replaces denormal results by zero (declared by the target, never assumed). ``quant`` is
+    the mode that linear layers inside a composite are in.
     """
 
     out: Format
     acc: Format
     zero_mean: bool = False
     flushes: bool = False
+    quant: str = "fp32"
 
     @property
     def eta(self) -> float:

@@ -33,6 +33,11 @@ class Case:
         return "-".join(part.replace("-", "_") for part in parts if part)
 
     @property
+    def lossy(self) -> bool:
+        """Whether the case's mode changes numbers, and its spec can tell by how much."""
+        return self.quant != "fp32" and self.spec.unquantised is not None
+
+    @property
     def narrow(self) -> bool:
         """Whether results are rounded from a wider accumulator."""
         return self.spec.out is None and self.format.bits < accumulator(self.format).bits

@@ -14,6 +14,7 @@ from assay.bench import Bench, Subject
 from assay.case import Case, Example, arrays, known_examples, materialise
 from assay.compare import Mismatch, Verdict
 from assay.explore import Profile, Stop, examples, explore, seed_of
+from assay.quantised import check_cost
 from assay.spec import OpSpec
 from assay.strategies.values import INTEGERS, KNOWN, ZERO_MEAN
 
@@ -184,6 +185,18 @@ class Judge:
         here, there = self.run(inputs, example), reference.run(inputs, example.dims)
         self.same(example, f"{self.case.target} and {reference.case.target} differ", here, there)
 
+    def cost(self) -> None:
+        """What the case's mode costs is inside its two-sided band."""
+        example = self.replayed or Example(self.spec.shapes.complete(self.spec.large))
+        try:
+            self._once(lambda example: check_cost(self, example), example)
+        except Stop as stop:
+            raise stop.cause from None
+
+    def report(self, example: Example, what: str, **lines: str) -> str:
+        """The text of a fault that is not one element's."""
+        return report.text(self.case, example, what, **lines, **self._context(example))
+
     def verdict(
         self, got: np.ndarray, inputs: Sequence[torch.Tensor], example: Example, *, exact: bool = False
     ) -> Verdict:
@@ -214,7 +227,9 @@ class Judge:
 
     def _mismatch(self, example: Example, verdict: Verdict, inputs: Sequence[torch.Tensor]) -> Mismatch:
         where = compare.spread(verdict.wrong, self.spec.result.split())
-        lines = {"eager": self._eager(inputs, example), "stage": self._stage(inputs, example)}
+        # PyTorch and the captured graph compute with weights that are not quantised: they are no yardstick in a mode.
+        fp32 = self.case.quant == "fp32"
+        lines = {"eager": self._eager(inputs, example), "stage": self._stage(inputs, example)} if fp32 else {}
         text = report.mismatch(self.case, example, verdict, spread=where, **lines, **self._context(example))
         return Mismatch(text, where)
 

@@ -20,7 +20,8 @@ class LedgerRow:
     """One op, layer or model on one target in one dtype, mode and variant.
 
     ``worst`` is the largest error/bound over its checks, ``reason`` the first line of what failed, why it did not
-    run, or which checks of an ok row did not run.
+    run, or which checks of an ok row did not run. A row that is not ``meaningful`` is of a combination that
+    ops/matrix.toml rules out.
     """
 
     kind: str
@@ -34,6 +35,7 @@ class LedgerRow:
     worst: float | None
     executor: str
     reason: str
+    meaningful: bool = True
 
 
 def rows(records: Iterable[Row]) -> list[LedgerRow]:

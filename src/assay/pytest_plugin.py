@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 import torch
 
-from assay import backends
+from assay import backends, matrix
 from assay.backends.protocol import Finding, NotRunHere, Unsupported
-from assay.bench import Bench, Selection
+from assay.bench import Bench, Selection, quick
 from assay.case import Case, Example
 from assay.compare import Mismatch
 from assay.explore import PROFILES
@@ -91,7 +91,8 @@ def bench(config: pytest.Config) -> Bench:
 
 def selection(config: pytest.Config) -> Selection:
     asked = (tuple(option(config, name)) for name in ("--target", "--quant", "--variant"))
-    return Selection(*asked, thorough=option(config, "--profile") != "quick")
+    thorough = option(config, "--profile") != "quick"
+    return Selection(*asked, thorough=thorough, matrix=matrix.load(config.rootpath / OPS / "matrix.toml"))
 
 
 def specs(config: pytest.Config) -> dict[str, OpSpec]:
@@ -151,7 +152,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     (kind,) = mark.args
     here, needs = bench(metafunc.config), {k: v for k, v in mark.kwargs.items() if k != "examples"}
-    cases = [c for c in all_cases(metafunc.config) if c.spec.kind == kind and wanted(c, here, **needs)]
+    every = bool(option(metafunc.config, "--target")) or option(metafunc.config, "--profile") == "deep"
+    cases = [c for c in all_cases(metafunc.config) if c.spec.kind == kind and wanted(c, here, every=every, **needs)]
     params = [pytest.param((case, None), id=case.id, marks=marks(case)) for case in cases]
     params += [
         pytest.param((case, example), id=f"{case.id}-{example.suffix(case.spec)}", marks=marks(case))
@@ -161,8 +163,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize("judge", params, indirect=True)
 
 
-def wanted(case: Case, here: Bench, *, has: str = "", across: bool = False) -> bool:
-    """``has``: a field of the case or its spec that is set. ``across``: the target is compared to the reference one."""
+def wanted(
+    case: Case, here: Bench, *, has: str = "", across: bool = False, everywhere: bool = False, every: bool = True
+) -> bool:
+    """``has``: a field of the case or its spec that is set. ``across``: the target is compared to the reference one.
+
+    ``everywhere``: a check of targets that are not quick as well. They give the reference target's bits, so no other
+    check can say more of them; it runs on them where ``every`` check is asked for.
+    """
+    if not (everywhere or every or quick(here.statuses[case.target])):
+        return False
     return (not has or bool(getattr(case, has, None) or getattr(case.spec, has, None))) and not (
         across and case.target == here.reference
     )

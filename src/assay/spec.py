@@ -8,11 +8,11 @@ import inspect
 import sys
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -97,6 +97,8 @@ class OpSpec:
         exact: makes operands for which every intermediate is representable: the result must be equal to the bit.
         result: axes of the result, space-separated, as in an operand's ``dims``.
         quants: quantisation modes the op has a golden for.
+        quantised: of a mode other than fp32, the fields of the spec that are others in it.
+        unquantised: in a mode, the golden without it; ``large`` are the sizes at which the two are compared.
         modes: the family of variants the compiler offers for this op (``backend.modes()[modes]``).
         causal: axis name along which later positions must not change earlier results.
         properties: relations between runs that need no golden.
@@ -118,12 +120,21 @@ class OpSpec:
     dtypes: tuple[Format, ...] = (F32,)
     exact: Callable[[np.random.Generator, Dims], tuple[np.ndarray, ...]] | None = None
     quants: tuple[str, ...] = ("fp32",)
+    quantised: Callable[[str], Mapping[str, Any]] | None = None
+    unquantised: Callable[..., np.ndarray] | None = None
+    large: Dims = field(default_factory=dict[str, int])
     modes: str = ""
     causal: str = ""
     properties: tuple[Property, ...] = ()
     signed_zero: bool = False
     known: tuple[Known, ...] = ()
     out: Format | None = None
+
+    def in_mode(self, quant: str) -> OpSpec:
+        """The spec in a quantisation mode; the same for fp32, and where the mode changes nothing."""
+        if quant == "fp32" or self.quantised is None:
+            return self
+        return replace(self, **self.quantised(quant))
 
     @property
     def weights(self) -> tuple[int, ...]:

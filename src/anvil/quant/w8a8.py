@@ -59,16 +59,22 @@ def _format(target: Target) -> BlockFormat:
 _STORAGE: QuantMode = block_mode("w8a8", _format, w8.quantise, w8.dequantise, table="w8")
 
 
-def _tensors(outputs: int, inputs: int, target: Target) -> tuple[PackedTensor, ...]:
+def _check(inputs: int) -> None:
     if inputs > _MOST_INPUTS:
         raise UnsupportedError(
             f"packing a weight for quant='w8a8': inputs={inputs}; sums of at most {_MOST_INPUTS} products are certain "
             "to fit 32 bits; use w8"
         )
+
+
+def _tensors(outputs: int, inputs: int, target: Target) -> tuple[PackedTensor, ...]:
+    if isinstance(inputs, int):  # a size known at run time only is checked when the weight is packed
+        _check(inputs)
     return _STORAGE.tensors(outputs, inputs, target)
 
 
 def _pack(weight: Quantised, target: Target) -> dict[str, torch.Tensor]:
+    _check(weight.shape[1])
     codes = as_dtype(weight.parts, "codes", torch.int8)
     sums = codes.flatten(1).sum(dim=1, dtype=torch.int32).reshape(-1, 1, 1)
     return _STORAGE.pack(replace(weight, parts={**weight.parts, "sums": sums}), target)

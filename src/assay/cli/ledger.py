@@ -3,21 +3,49 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from assay import ledger as book
-from assay.cli.common import RUNS, AsJson, Records, out, print_json
+from assay import matrix
+from assay.cli.common import RUNS, AsJson, BackendName, Records, backend, out, print_json
 from assay.errors import UsageError
 from assay.record.rows import Row
 from assay.record.writer import read
+from assay.spec import registry
+from assay.tokens.registry import models, project_root
 
 
-def ledger(records: Records = RUNS, as_json: AsJson = False) -> None:
-    """Print the ledger: kind, name, target, dtype, quant, variant, status, examples, worst error/bound, executor."""
+def ledger(
+    records: Records = RUNS,
+    as_json: AsJson = False,
+    recorded: Annotated[bool, typer.Option("--recorded", help="Only what the records have, no other cell.")] = False,
+    backend_name: BackendName = "anvil",
+) -> None:
+    """Print the ledger: kind, name, target, dtype, quant, variant, status, examples, worst error/bound, executor.
+
+    As JSON it has every cell of the matrix (ops/matrix.toml), those without a record with the reason. A terminal shows
+    the recorded ones, and how many of all cells are well.
+    """
     rows = book.rows(read_records(records))
+    every = rows if recorded else all_cells(rows, backend_name)
     if as_json:
-        print_json(book.as_json(rows))
-    else:
-        out.print(book.render(rows))
+        print_json(book.as_json(every))
+        return
+    out.print(book.render(rows))
+    if not recorded:
+        out.print(matrix.summary(every))
+
+
+def all_cells(rows: list[book.LedgerRow], backend_name: str) -> list[book.LedgerRow]:
+    """The ledger with a row for every cell of the matrix."""
+    compiler, folder = backend(backend_name), project_root() / "ops"
+    specs, known = registry(folder), models()
+    statuses = {status.name: status for status in compiler.targets()}
+    goldens = {spec.name: spec.quants for spec in specs.values()} | {spec.name: spec.quants for spec in known.values()}
+    every = matrix.cells(specs, known, compiler.modes(), statuses)
+    return matrix.complete(rows, every, matrix.load(folder / "matrix.toml"), statuses, goldens)
 
 
 def read_records(folder: Path) -> list[Row]:

@@ -9,7 +9,9 @@ from typing import Any
 
 from assay import backends
 from assay.backends.protocol import LanguageModel, NotRunHere, TargetStatus
+from assay.bench import Selection
 from assay.compare import Mismatch
+from assay.matrix import Cell
 from assay.record.rows import CaseKey, Metric
 from assay.tokens.describe import layers_data, prompt_data
 from assay.tokens.spec import ModelSpec
@@ -132,13 +134,14 @@ class ModelCheck:
 
 
 def model_checks(
-    models: Mapping[str, ModelSpec], statuses: Mapping[str, TargetStatus], targets: list[str], quants: tuple[str, ...]
+    models: Mapping[str, ModelSpec], statuses: Mapping[str, TargetStatus], chosen: Selection
 ) -> Iterator[tuple[ModelSpec, TargetStatus, str]]:
     """Every model in every mode it has a golden for, on every target, as far as selected."""
     for spec in models.values():
-        for quant in (mode for mode in spec.quants if not quants or mode in quants):
-            for target in targets:
-                yield spec, statuses[target], quant
+        for quant in (mode for mode in spec.quants if not chosen.quants or mode in chosen.quants):
+            for target in chosen.targets(statuses):
+                if chosen.wants(Cell("model", spec.name, "f32", quant, "", target)):
+                    yield spec, statuses[target], quant
 
 
 @lru_cache(maxsize=2)

@@ -1,0 +1,164 @@
+"""The matrix of what is checked: its meaningful cells are data (``ops/matrix.toml``), the rest has a reason."""
+
+from __future__ import annotations
+
+import fnmatch
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+from assay.backends.protocol import TargetStatus
+from assay.ledger import LedgerRow
+from assay.record.rows import Status
+from assay.spec import OpSpec
+from assay.tokens.spec import ModelSpec
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One combination. ``name`` is of an op, a layer or a model."""
+
+    kind: str
+    name: str
+    dtype: str
+    quant: str
+    variant: str
+    target: str
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Patterns for a cell's fields, all of which must fit; a pattern with ``!`` in front must not."""
+
+    patterns: Mapping[str, tuple[str, ...]]
+    reason: str = ""
+
+    def fits(self, cell: Cell) -> bool:
+        return all(_any(patterns, getattr(cell, field)) for field, patterns in self.patterns.items())
+
+
+def _any(patterns: Sequence[str], value: str) -> bool:
+    """Whether some pattern fits and none that begins with ``!`` does; only of the latter, whether none does."""
+    forbidden = [pattern[1:] for pattern in patterns if pattern.startswith("!")]
+    wanted = [pattern for pattern in patterns if not pattern.startswith("!")]
+    if any(fnmatch.fnmatchcase(value, pattern) for pattern in forbidden):
+        return False
+    return not wanted or any(fnmatch.fnmatchcase(value, pattern) for pattern in wanted)
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """What the file says."""
+
+    meaningless: tuple[Rule, ...] = ()
+    quick: tuple[Rule, ...] = field(default=())
+
+    def why_not(self, cell: Cell) -> str:
+        """Why a cell means nothing; empty for a meaningful one."""
+        return next((rule.reason for rule in self.meaningless if rule.fits(cell)), "")
+
+    def wanted(self, cell: Cell, *, thorough: bool) -> bool:
+        """Whether a run checks the cell, as far as its mode goes."""
+        if cell.quant != "fp32" and self.why_not(cell):
+            return False
+        return thorough or cell.quant == "fp32" or any(rule.fits(cell) for rule in self.quick)
+
+
+#: No rules: every cell is meaningful, and quick.
+EVERYTHING = Matrix(quick=(Rule({}),))
+_FIELDS = {"names": "name", "quants": "quant", "variants": "variant", "targets": "target", "kinds": "kind"}
+
+
+@cache
+def load(path: Path) -> Matrix:
+    """Read the file; without one every cell is meaningful. Raises ``ValueError`` for what it does not understand."""
+    if not path.is_file():
+        return EVERYTHING
+    data = tomllib.loads(path.read_text())
+    if unknown := data.keys() - {"meaningless", "quick"}:
+        raise ValueError(f"reading {path}: unknown sections {sorted(unknown)}, expected meaningless and quick")
+    return Matrix(*(tuple(_rule(path, entry) for entry in data.get(part, ())) for part in ("meaningless", "quick")))
+
+
+def _rule(path: Path, entry: Mapping[str, object]) -> Rule:
+    if unknown := entry.keys() - {*_FIELDS, "reason"}:
+        raise ValueError(f"reading {path}: unknown fields {sorted(unknown)}, expected {', '.join(_FIELDS)} and reason")
+    patterns = {_FIELDS[name]: tuple(value) for name, value in entry.items() if name != "reason"}  # type: ignore[arg-type]
+    return Rule(patterns, str(entry.get("reason", "")))
+
+
+def cells(
+    specs: Mapping[str, OpSpec],
+    models: Mapping[str, ModelSpec],
+    modes: Mapping[str, Sequence[str]],
+    targets: Iterable[str],
+) -> Iterator[Cell]:
+    """Every cell there is, meaningful or not. ``modes`` are the backend's: ``{"quant": .., "attention": ..}``."""
+    targets, quants = list(targets), modes.get("quant", ("fp32",))
+    for spec in specs.values():
+        variants = modes.get(spec.modes, ()) if spec.modes else ("",)
+        for variant in variants:
+            for fmt in spec.dtypes:
+                for quant in quants:
+                    for target in targets:
+                        yield Cell(spec.kind, spec.name, fmt.name, quant, variant, target)
+    for model in models.values():
+        for quant in quants:
+            for target in targets:
+                yield Cell("model", model.name, "f32", quant, "", target)
+
+
+def complete(
+    rows: Iterable[LedgerRow],
+    every: Iterable[Cell],
+    matrix: Matrix,
+    statuses: Mapping[str, TargetStatus],
+    goldens: Mapping[str, Sequence[str]],
+) -> list[LedgerRow]:
+    """The ledger with a row for every cell: one that no record has says why. ``goldens``: modes of each name."""
+    found = {(row.kind, row.name, row.dtype, row.quant, row.variant, row.target): row for row in rows}
+    for cell in every:
+        key = (cell.kind, cell.name, cell.dtype, cell.quant, cell.variant, cell.target)
+        if key in found:
+            continue
+        why = matrix.why_not(cell)
+        status = statuses.get(cell.target)
+        verdict: Status = "not_run"
+        if why:
+            verdict, reason = "unsupported", why
+        elif cell.quant not in goldens.get(cell.name, ()):
+            verdict, reason = "unsupported", f"no golden for quant={cell.quant}"
+        elif status is not None and not status.runs:
+            reason = status.reason
+        else:
+            reason = "not in these records"
+        found[key] = LedgerRow(
+            cell.kind,
+            cell.name,
+            cell.target,
+            cell.dtype,
+            cell.quant,
+            cell.variant,
+            verdict,
+            examples=0,
+            worst=None,
+            executor="",
+            reason=reason,
+            meaningful=not why,
+        )
+    return sorted(found.values(), key=lambda r: (r.kind, r.name, r.target, r.dtype, r.quant, r.variant))
+
+
+def summary(rows: Iterable[LedgerRow]) -> str:
+    """``412 of 430 meaningful cells ok (95.8 %), 0 failed, 10 unsupported, 8 not_run; 2310 cells mean nothing``."""
+    rows = list(rows)
+    meaningful = [row for row in rows if row.meaningful]
+    counts = {
+        status: sum(row.status == status for row in meaningful) for status in ("ok", "failed", "unsupported", "not_run")
+    }
+    total = len(meaningful)
+    share = f" ({counts['ok'] / total:.1%})" if total else ""
+    others = ", ".join(f"{count} {status}" for status, count in counts.items() if status != "ok")
+    return f"{counts['ok']} of {total} meaningful cells ok{share}, {others}; {len(rows) - total} cells mean nothing"
