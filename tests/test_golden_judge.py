@@ -50,6 +50,12 @@ class Altered:
         self.count += 1
         return self.alter_token(self.count - 1, token)
 
+    def points(self, *, cached=False):
+        return self.inner.points(cached=cached)
+
+    def trace(self, ids, names, *, prompt=None):
+        return self.inner.trace(ids, names, prompt=prompt)
+
     def residuals(self, ids):
         return {name: self.alter_residual(name, value) for name, value in self.inner.residuals(ids).items()}
 
@@ -131,11 +137,32 @@ def test_a_near_tie_after_the_certified_tokens_is_no_fault(stage: TokenStage, mo
 
 
 def test_divergence_of_a_distribution_from_itself_is_zero_and_sees_a_change() -> None:
-    p = np.log(np.array([[0.5, 0.3, 0.1]]))
+    p = np.log(np.array([[0.5, 0.3, 0.1, 0.1]]))
     assert judge.coarse_divergence(p, p).item() == 0
-    q = np.log(np.array([[0.4, 0.4, 0.1]]))
+    q = np.log(np.array([[0.4, 0.4, 0.1, 0.1]]))
     by_hand = 0.5 * np.log(0.5 / 0.4) + 0.3 * np.log(0.3 / 0.4)
     assert judge.coarse_divergence(p, q).item() == pytest.approx(by_hand, rel=1e-12)
+
+
+def test_the_rest_of_a_distribution_is_exact_however_small() -> None:
+    logprobs = judge.log_softmax(np.array([[40.0, 0.0, 1.0]]))
+    assert judge.rest_of(logprobs, np.array([[0]])) == pytest.approx(-40 + np.log(1 + np.e), rel=1e-12)
+    assert judge.rest_of(logprobs, np.array([[2, 0, 1]])).item() == -np.inf
+
+
+def test_divergence_is_seen_in_the_rest_and_not_made_by_rounding_what_is_stored(stage: TokenStage) -> None:
+    golden = stage.golden.corpus[0].head(64)
+    exact = stage.reference.logits(golden.ids.tolist())
+    assert judge.teacher_forced(golden, exact, "fp32").divergence.max() < 1e-12
+    exact[:, 100] += 3 * (golden.top_ids != 100).all(axis=1)
+    assert judge.teacher_forced(golden, exact, "fp32").divergence.max() > 1e-4
+
+
+def test_a_piece_of_the_corpus_is_judged_like_a_prompt(stage: TokenStage, model: TorchModel) -> None:
+    pieces = list(stage.corpus(Altered(model, logits=lambda x: np.flip(x, axis=1))))
+    assert not any(piece.ok for piece in pieces)
+    positions = sum(piece.positions for piece in pieces) + sum(len(p.ids) for p in stage.golden.prompts)
+    assert positions == stage.spec.positions == 2000
 
 
 def test_pytorch_eager_stays_inside_the_layer_bounds_and_grows_like_rounding(

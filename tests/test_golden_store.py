@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import multiprocessing
 import os
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +20,8 @@ from safetensors.numpy import load_file
 from assay.errors import UsageError, WeightsError
 from assay.tokens import make_golden as maker
 from assay.tokens import registry, source
-from assay.tokens.golden import Golden, check_belongs, load_golden
+from assay.tokens.golden import Golden, check_belongs, check_prompts, load_golden
+from assay.tokens.moved import difference, ulps
 from assay.tokens.reference import Reference
 from assay.tokens.spec import ModelSpec, Prompt
 from assay.tokens.synthetic import draw
@@ -84,20 +88,20 @@ def test_the_float64_reference_is_float64_all_the_way(tiny: ModelSpec, stored: G
 
 
 def test_a_golden_is_what_pytorch_says_today(tiny: ModelSpec, stored: Golden) -> None:
-    short = replace(tiny, prompts=tiny.prompts[2:4])
+    short = replace(tiny, prompts=tiny.prompts[2:4], positions=0)
     made = maker.make_golden(short, source.resolve(tiny))
-    kept = replace(stored, prompts=stored.prompts[2:4])
-    assert [line for line in maker.difference(kept, made) if not line.startswith("host")] == []
+    kept = replace(stored, prompts=stored.prompts[2:4], corpus=())
+    assert [line for line in difference(kept, made) if not line.startswith("host")] == []
 
 
 def test_saving_and_loading_keep_every_bit(stored: Golden, tmp_path: Path) -> None:
     stored.save(tmp_path / "g.safetensors")
     again = load_golden(tmp_path / "g.safetensors")
-    assert maker.difference(stored, again) == []
+    assert difference(stored, again) == []
     assert again.provenance == stored.provenance and again.layers == stored.layers
 
 
-def test_a_writer_that_is_killed_leaves_the_old_golden(stored: Golden, tmp_path: Path, monkeypatch) -> None:
+def test_a_writer_that_is_interrupted_leaves_the_old_golden(stored: Golden, tmp_path: Path, monkeypatch) -> None:
     target = tmp_path / "g.safetensors"
     stored.save(target)
     before = target.read_bytes()
@@ -110,6 +114,32 @@ def test_a_writer_that_is_killed_leaves_the_old_golden(stored: Golden, tmp_path:
     assert list(tmp_path.iterdir()) == [target]
 
 
+def test_killed_at_any_moment_a_whole_golden_stands(stored: Golden, tmp_path: Path) -> None:
+    """A process that does nothing but write goldens is killed again and again, most often in the middle of a write."""
+    target = tmp_path / "g.safetensors"
+    stored.save(target)
+    versions = [replace(stored, provenance={**stored.provenance, "torch": name}) for name in ("a", "b")]
+    context = multiprocessing.get_context("fork")
+    left_behind = 0
+    for attempt in range(12):
+        writer = context.Process(target=_save_for_ever, args=(versions, target))
+        writer.start()
+        time.sleep(0.02 + 0.003 * attempt)
+        writer.kill()
+        writer.join()
+        left_behind += len(list(tmp_path.iterdir())) - 1
+        found = load_golden(target)
+        assert difference(replace(found, provenance={}), replace(stored, provenance={})) == []
+    assert left_behind, "no writer was killed while it wrote: the test showed nothing"
+    stored.save(target)
+    assert list(tmp_path.iterdir()) == [target], "what killed writers left behind is swept away"
+
+
+def _save_for_ever(versions: list[Golden], target: Path) -> None:
+    for golden in itertools.cycle(versions):
+        golden.save(target)
+
+
 def test_difference_counts_ulps_and_tensors_and_says_why(stored: Golden) -> None:
     first = stored.prompts[0]
     nudged = first.logsumexp.copy()
@@ -120,9 +150,9 @@ def test_difference_counts_ulps_and_tensors_and_says_why(stored: Golden) -> None
         provenance={**stored.provenance, "torch": "9.9"},
     )
 
-    lines = maker.difference(stored, moved)
+    lines = difference(stored, moved)
 
-    assert lines[0] == f"at most 1 ulp in 1 of {6 * len(stored.prompts)} tensors, worst p00.logsumexp"
+    assert lines[0] == f"at most 1 ulp in 1 of {len(stored.tensors())} tensors, worst p00.logsumexp"
     assert lines[1] == f"torch {stored.provenance['torch']} -> 9.9"
 
 
@@ -130,34 +160,48 @@ def test_difference_names_the_first_token_that_moved(stored: Golden) -> None:
     first = stored.prompts[0]
     ids = first.ids.copy()
     ids[60] += 1
-    lines = maker.difference(stored, replace(stored, prompts=(replace(first, ids=ids), *stored.prompts[1:])))
+    lines = difference(stored, replace(stored, prompts=(replace(first, ids=ids), *stored.prompts[1:])))
     assert lines[0] == f"p00.ids: 1 of {len(ids)} differ, first at (60,)"
 
 
 def test_ulps_counts_representable_numbers_across_zero() -> None:
     tiny = np.float32(1e-45)
-    assert maker.ulps(np.array([-tiny, 1.0], np.float32), np.array([tiny, 1 + 2**-23], np.float32)).tolist() == [2, 1]
+    assert ulps(np.array([-tiny, 1.0], np.float32), np.array([tiny, 1 + 2**-23], np.float32)).tolist() == [2, 1]
 
 
-def test_a_golden_of_other_weights_or_prompts_is_refused(tiny: ModelSpec, stored: Golden) -> None:
-    texts = [p.text for p in stored.prompts]
+def test_a_golden_of_another_model_mode_seed_or_weights_is_refused(tiny: ModelSpec, stored: Golden) -> None:
+    weights = stored.provenance["weights_sha256"]
+    check_belongs(stored, tiny, "fp32", weights)
     with pytest.raises(WeightsError, match="of other weights"):
-        check_belongs(stored, tiny, "0" * 64, texts)
+        check_belongs(stored, tiny, "fp32", "0" * 64)
+    with pytest.raises(WeightsError, match="the file holds that of model=llama-tiny quant=fp32"):
+        check_belongs(stored, tiny, "w8", weights)
+    with pytest.raises(WeightsError, match="it is of seed=5, the weights are of seed=6"):
+        check_belongs(stored, replace(tiny, source="synthetic:6"), "fp32", weights)
+
+
+def test_other_prompts_and_the_tokenizer_of_another_model_are_refused(tiny: ModelSpec, stored: Golden) -> None:
+    own = load_tokenizer(source.resolve(tiny))
+    check_prompts(stored, tiny, own)
     with pytest.raises(WeightsError, match="of other prompts"):
-        check_belongs(stored, tiny, stored.provenance["weights_sha256"], texts[:-1])
+        check_prompts(stored, replace(tiny, prompts=tiny.prompts[1:]), own)
+    other = load_tokenizer(source.resolve(registry.model("smollm2-135m")))
+    raw = replace(stored, prompts=stored.prompts[2:])  # without a chat template, which would differ first
+    with pytest.raises(WeightsError, match=r"tokenizer of another model: prompt 2 gives \d ids, the golden has 5"):
+        check_prompts(raw, tiny, other)
 
 
 def test_every_stored_golden_belongs_to_its_model(subtests) -> None:
     for spec in registry.models().values():
-        with subtests.test(model=spec.name):
-            path = source.resolve(spec)
-            tokenizer = load_tokenizer(path)
-            golden = load_golden(registry.golden_path(spec))
-            texts = [maker.prompt_text(prompt, tokenizer) for prompt in spec.prompts]
-            check_belongs(golden, spec, source.weights_hash(path), texts)
-            assert len(golden.prompts) >= 8
-            assert all(len(p.new_ids) >= 64 for p in golden.prompts)
-            assert [tokenizer.encode(p.text) for p in golden.prompts] == [p.prompt_ids for p in golden.prompts]
+        for quant in spec.quants:
+            with subtests.test(model=spec.name, quant=quant):
+                path = source.resolve(spec)
+                golden = load_golden(registry.golden_path(spec, quant))
+                check_belongs(golden, spec, quant, source.weights_hash(path))
+                check_prompts(golden, spec, load_tokenizer(path))
+                assert len(golden.prompts) >= (8 if quant == "fp32" else 4)
+                assert all(len(p.new_ids) >= 64 for p in golden.prompts)
+                assert all(p.certified(quant) >= spec.certified_tokens for p in golden.prompts)
 
 
 @pytest.mark.parametrize("damage", ["missing", "cut", "format"])
@@ -167,16 +211,16 @@ def test_a_damaged_golden_is_refused(stored: Golden, tmp_path: Path, damage: str
         stored.save(target)
         data = target.read_bytes()
         target.write_bytes(
-            data[: len(data) // 2] if damage == "cut" else data.replace(b'\\"format\\": 1', b'\\"format\\": 9')
+            data[: len(data) // 2] if damage == "cut" else data.replace(b'\\"format\\": 2', b'\\"format\\": 9')
         )
-    message = {"missing": "no such file", "cut": "damaged", "format": "format=9, expected 1"}[damage]
+    message = {"missing": "no such file", "cut": "damaged", "format": "format=9, expected 2"}[damage]
     with pytest.raises(WeightsError, match=message):
         load_golden(target)
 
 
 def test_prompts_that_certify_too_little_or_do_not_fit_are_refused(tiny: ModelSpec) -> None:
     path = source.resolve(tiny)
-    one = replace(tiny, prompts=(Prompt("anvil", chat=False),), new_tokens=4)
+    one = replace(tiny, positions=0, prompts=(Prompt("anvil", chat=False),), new_tokens=4)
     with pytest.raises(UsageError, match="margins certify 4 tokens, expected at least 5"):
         maker.make_golden(replace(one, certified_tokens=5), path)
     with pytest.raises(UsageError, match=r"5 tokens \+ 4 > 8"):
@@ -194,7 +238,7 @@ def test_regenerate_check_reports_and_changes_nothing(tmp_path: Path, tiny: Mode
     code = (
         (ROOT / "e2e" / "llama_tiny.py")
         .read_text()
-        .replace("    prompts=(", "    new_tokens=4, certified_tokens=2,\n    prompts=(")
+        .replace("    prompts=(", "    new_tokens=4, certified_tokens=2, positions=0,\n    prompts=(")
     )
     (tmp_path / "e2e" / "llama_tiny.py").write_text(code)
     environment = {**os.environ, "ASSAY_ROOT": str(tmp_path)}
@@ -216,7 +260,7 @@ def test_regenerate_check_reports_and_changes_nothing(tmp_path: Path, tiny: Mode
 
     assert run().returncode == 1  # written again, and says so
     done = run("--check")
-    assert done.returncode == 0 and "unchanged, 48 tensors" in done.stdout
+    assert done.returncode == 0 and "unchanged, 56 tensors" in done.stdout
 
 
 def test_synthetic_weights_depend_on_seed_and_name_alone() -> None:

@@ -18,7 +18,7 @@ from anvil.frontend.capture import capture
 from anvil.frontend.decoding import greedy, last_row
 from anvil.frontend.incrementalise import incrementalise
 from anvil.frontend.stages import fuse
-from anvil.graph.layers import layer_outputs
+from anvil.graph.layers import layer_outputs, module_points
 from anvil.graph.program import GraphProgram
 from anvil.lower import lower
 from anvil.models.base import LoadedModel
@@ -27,7 +27,7 @@ from anvil.runtime import open_executor
 from anvil.runtime.executable import Executable
 from anvil.runtime.executor import Executor
 from anvil.runtime.memory import Memory
-from anvil.runtime.model import CompiledModel, Plans
+from anvil.runtime.model import CompiledModel, Plans, Points
 from anvil.runtime.pack import Packer
 from anvil.runtime.program import CompiledProgram, as_weights, signature_of
 from anvil.targets import Target
@@ -117,6 +117,10 @@ def compile(
         chunk=min(max_prefill, context),
         threads=threads or physical_cores(),
         layers={layer: node for layer, node in layer_outputs(whole).items() if node in logits.values},
+        inside=Points(
+            [point for point in module_points(whole) if point.node in logits.values],
+            [point for point in module_points(steps) if point.node in decode.values],
+        ),
         compile_ms=watch.ms,
         labels={"target": goal.name, "quant": quant, "attention": attention, "kv": kv},
         weights=[replace(row, parameter=captured.paths[row.parameter]) for row in pack.rows.values()],

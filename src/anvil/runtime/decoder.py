@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 
 from anvil.errors import InputError
 from anvil.runtime.cache import CacheState
@@ -36,6 +37,8 @@ class Decoder:
         self._sizes = {"B": batch, "C": capacity}
         self._prefill_plan, self._decode_plan = prefill, decode
         self._threads = threads
+        self.watch: tuple[str, ...] = ()  # graph nodes whose values are kept, one entry of ``seen`` per step
+        self.seen: list[dict[str, torch.Tensor]] = []
         self._start()
 
     def _start(self) -> None:
@@ -47,7 +50,7 @@ class Decoder:
         self._ids, self._past, last = (self._decode.inputs[name] for name in self._decode.argument_order)
         last[:] = 0
         self._next = self._decode.outputs[self._decode.result_order[1]]
-        self._answered = self._decode
+        self._logits = self._logits_of(self._decode)
 
     @property
     def cache_bytes(self) -> int:
@@ -64,8 +67,8 @@ class Decoder:
 
     @property
     def logits(self) -> np.ndarray:
-        """f32 [B, V] behind the last answer, valid until the next call: what a sampler would choose from."""
-        return self._answered.outputs[self._answered.result_order[0]].reshape(self.batch, -1)
+        """f32 [B, V] behind the last answer, valid until the next call: what a sampler chooses from."""
+        return self._logits
 
     def reset(self) -> None:
         """Begin new sequences; after a crash, in a new process."""
@@ -87,11 +90,14 @@ class Decoder:
         self.cache.check_room(padded)
         start = self.cache.past.copy()
         result = np.zeros(self.batch, np.int64)
+        logits = np.zeros((self.batch, self._logits_of(self._prefill).shape[1]), np.float32)
         for first in range(0, max(lengths), self._chunk):
             size = min(self._chunk, max(lengths) - first)
             chosen = self._feed(prompts, start, first, size)
             done = [row for row, length in enumerate(lengths) if first < length <= first + size]
             result[done] = chosen[done]
+            logits[done] = self._logits_of(self._prefill)[done]
+        self._logits = logits
         self.cache.past[:] = start + np.array(lengths, np.int64)
         return result
 
@@ -108,18 +114,31 @@ class Decoder:
             ids[row, : len(part)] = part
             last[row] = min(max(len(prompt) - 1 - first, 0), size - 1)
         past[:] = start + first
-        step()
-        self._answered = step
+        self._run(step)
         return step.outputs[step.result_order[1]].reshape(self.batch)
 
-    def decode(self, tokens: int | Sequence[int] | np.ndarray) -> np.ndarray:
-        """Feed one token per sequence; the greedy next ids, int64 [B], valid until the next call."""
-        past = self.cache.past
-        if past.max() >= self.cache.capacity:
-            self.cache.check_room([1] * self.batch)
+    def decode(self, tokens: int | Sequence[int] | np.ndarray, active: np.ndarray | None = None) -> np.ndarray:
+        """Feed one token per sequence; the greedy next ids, int64 [B], valid until the next call.
+
+        Where ``active`` (bool [B]) is false the sequence has ended: it does not grow, and its answer means nothing.
+        """
+        past, last_slot = self.cache.past, self.cache.capacity - 1
+        if past.max() > last_slot:
+            fed = np.ones(self.batch, bool) if active is None else active
+            self.cache.check_room(fed.astype(np.int64).tolist())
         self._ids[:, 0] = tokens
         self._past[:] = past
-        self._decode()
-        self._answered = self._decode
-        past += 1
+        np.minimum(self._past, last_slot, out=self._past)  # an idle sequence may be full
+        self._run(self._decode)
+        past += 1 if active is None else active
+        self._logits = self._logits_of(self._decode)
         return self._next.reshape(self.batch)
+
+    def _run(self, step: Step) -> None:
+        if self.watch:
+            self.seen.append(step.trace(self.watch))
+        else:
+            step()
+
+    def _logits_of(self, step: Step) -> np.ndarray:
+        return step.outputs[step.result_order[0]].reshape(self.batch, -1)

@@ -10,6 +10,9 @@ import numpy as np
 
 from anvil.errors import InputError
 from anvil.runtime.decoder import Decoder
+from anvil.runtime.sample import GREEDY, Sampling, choose
+
+OnToken = Callable[[int, int], None]
 
 
 @dataclass
@@ -30,34 +33,60 @@ class Generation:
 
 def generate(
     decoder: Decoder,
-    prompt: Sequence[int],
-    max_new_tokens: int,
+    prompts: Sequence[Sequence[int]],
+    max_new_tokens: int | None = None,
     *,
+    sampling: Sampling = GREEDY,
     stop_ids: Collection[int] = (),
-    on_token: Callable[[int], None] | None = None,
-) -> Generation:
-    """Greedy continuation of ``prompt`` in a fresh cache, batch 1.
+    on_token: OnToken | None = None,
+) -> list[Generation]:
+    """Continuations of ``prompts``, of any lengths, in a fresh cache; each is what it would be alone.
 
-    Ends after ``max_new_tokens``, after a stop id, or never before one token. ``on_token`` gets each id as it comes.
-    Raises :class:`InputError` when prompt and new tokens do not fit the cache.
+    An answer ends after ``max_new_tokens`` (by default when the cache is full), or after a stop id, never before one
+    token. ``on_token(row, id)`` gets each id as it comes. Raises :class:`InputError` when prompt and new tokens do not
+    fit the cache.
     """
-    if max_new_tokens < 1:
+    if max_new_tokens is not None and max_new_tokens < 1:
         raise InputError(f"generating: max_new_tokens={max_new_tokens}, expected at least 1")
     decoder.reset()
-    decoder.cache.check_room([len(prompt) + max_new_tokens - 1])
-    result = Generation(prompt_tokens=len(prompt))
-    token = np.zeros(1, np.int64)
+    decoder.cache.check_room([len(prompt) + (max_new_tokens or 1) - 1 for prompt in prompts])
+    most = [max_new_tokens or decoder.cache.capacity - len(prompt) + 1 for prompt in prompts]
+    results = [Generation(prompt_tokens=len(prompt)) for prompt in prompts]
+    active = np.ones(len(prompts), bool)
     before = time.perf_counter()
-    token[:] = decoder.prefill([prompt])
-    result.ttft_ms = (time.perf_counter() - before) * 1e3
+    tokens = _chosen(decoder, decoder.prefill(prompts), prompts, results, sampling, active)
+    first_ms = (time.perf_counter() - before) * 1e3
+    for result in results:
+        result.ttft_ms = first_ms
     while True:
-        chosen = int(token[0])
-        result.ids.append(chosen)
-        if on_token is not None:
-            on_token(chosen)
-        result.stopped = chosen in stop_ids
-        if result.stopped or len(result.ids) == max_new_tokens:
-            return result
+        for row in np.flatnonzero(active).tolist():
+            result, token = results[row], int(tokens[row])
+            result.ids.append(token)
+            if on_token is not None:
+                on_token(row, token)
+            result.stopped = token in stop_ids
+            active[row] = not result.stopped and len(result.ids) < most[row]
+        if not active.any():
+            return results
         before = time.perf_counter()
-        token[:] = decoder.decode(token)
-        result.itl_ms.append((time.perf_counter() - before) * 1e3)
+        tokens = _chosen(decoder, decoder.decode(tokens, active), prompts, results, sampling, active)
+        gap_ms = (time.perf_counter() - before) * 1e3
+        for row in np.flatnonzero(active).tolist():
+            results[row].itl_ms.append(gap_ms)
+
+
+def _chosen(
+    decoder: Decoder,
+    greedy: np.ndarray,
+    prompts: Sequence[Sequence[int]],
+    results: Sequence[Generation],
+    sampling: Sampling,
+    active: np.ndarray,
+) -> np.ndarray:
+    """The next id of every sequence, int64 [B]; ``greedy`` has what the compiled model chose."""
+    tokens = greedy.copy()
+    if not sampling.plain:
+        for row in np.flatnonzero(active).tolist():
+            ids = results[row].ids
+            tokens[row] = choose(decoder.logits[row], [*prompts[row], *ids], sampling, len(ids))
+    return tokens

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,12 +10,14 @@ import numpy as np
 import torch
 
 from anvil.errors import InputError
+from anvil.graph.layers import GraphPoint, op_of
 from anvil.quant import WeightRow
 from anvil.runtime.decoder import Decoder
 from anvil.runtime.executable import Executable
-from anvil.runtime.generate import Generation, generate
+from anvil.runtime.generate import Generation, OnToken, generate
 from anvil.runtime.identity import identity
 from anvil.runtime.memory import Memory
+from anvil.runtime.sample import GREEDY, Sampling
 
 Ids = Sequence[int] | Sequence[Sequence[int]] | np.ndarray | torch.Tensor
 
@@ -31,6 +32,14 @@ class Plans:
 
     def each(self) -> Mapping[str, Executable]:
         return {"logits": self.logits, "prefill": self.prefill, "decode": self.decode}
+
+
+@dataclass(frozen=True)
+class Points:
+    """Where the modules of the model begin and end in the graph without a cache, and in that of the token loop."""
+
+    whole: Sequence[GraphPoint]
+    steps: Sequence[GraphPoint]
 
 
 @dataclass
@@ -48,6 +57,7 @@ class CompiledModel:
     chunk: int
     threads: int
     layers: Mapping[str, str] = field(default_factory=dict)
+    inside: Points = field(default_factory=lambda: Points([], []))
     compile_ms: dict[str, float] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)  # target, quant, attention
     weights: Sequence[WeightRow] = ()  # every tensor of the model: its mode, bytes, and error where it was measured
@@ -88,6 +98,39 @@ class CompiledModel:
         found = self.plans.logits.trace(self._sizes(tokens), {name: tokens}, nodes, threads=self.threads)
         return {layer: (found[node][0] if flat else found[node]).numpy() for layer, node in self.layers.items()}
 
+    def points(self, *, cached: bool = False) -> Sequence[GraphPoint]:
+        """Where modules begin and end in the graph without a cache, or in that of the token loop."""
+        return self.inside.steps if cached else self.inside.whole
+
+    def trace(self, ids: Sequence[int], names: Sequence[str], *, prompt: int | None = None) -> dict[str, np.ndarray]:
+        """Values at the named points of the model, f32 [len(ids), width].
+
+        Without ``prompt`` of a fresh sequence in one piece; else the first ``prompt`` ids go through the token loop as
+        a prompt, the others one by one. Raises :class:`InputError` for a name that is not among ``points``.
+        """
+        known = {point.name: point.node for point in self.points(cached=prompt is not None)}
+        if unknown := [name for name in names if name not in known]:
+            raise InputError(f"tracing a model: {unknown} are not among its points, for example {sorted(known)[:8]}")
+        nodes = tuple(dict.fromkeys(known[name] for name in names))
+        if prompt is None:
+            tokens, _ = self._tokens(list(ids))
+            argument = {self.plans.logits.plan.inputs[0]: tokens}
+            seen = [self.plans.logits.trace(self._sizes(tokens), argument, nodes, threads=self.threads)]
+        else:
+            seen = self._trace_steps(list(self._checked(ids)), nodes, prompt)
+        return {name: torch.cat([step[known[name]][0].flatten(1) for step in seen]).numpy() for name in names}
+
+    def _trace_steps(self, ids: list[int], nodes: tuple[str, ...], prompt: int) -> list[dict[str, torch.Tensor]]:
+        decoder = self.start()
+        decoder.watch, decoder.seen = nodes, []
+        try:
+            decoder.prefill([ids[:prompt]])
+            for token in ids[prompt:]:
+                decoder.decode(token)
+        finally:
+            seen, decoder.watch, decoder.seen = decoder.seen, (), []
+        return seen
+
     def reset(self) -> None:
         """Forget all tokens fed so far."""
         self.decoder.reset()
@@ -105,14 +148,33 @@ class CompiledModel:
     def generate(
         self,
         prompt: Sequence[int],
-        max_new_tokens: int,
+        max_new_tokens: int | None = None,
         *,
+        sampling: Sampling = GREEDY,
         stop_ids: Collection[int] = (),
         on_token: Callable[[int], None] | None = None,
     ) -> Generation:
-        """Greedy continuation of ``prompt`` in a fresh cache; see :func:`anvil.runtime.generate.generate`."""
-        decoder = self.start()
-        return generate(decoder, self._checked(prompt), max_new_tokens, stop_ids=stop_ids, on_token=on_token)
+        """Continuation of ``prompt`` in a fresh cache; see :func:`anvil.runtime.generate.generate`."""
+        show = None if on_token is None else lambda _row, token: on_token(token)
+        (result,) = self.generate_batch([prompt], max_new_tokens, sampling=sampling, stop_ids=stop_ids, on_token=show)
+        return result
+
+    def generate_batch(
+        self,
+        prompts: Sequence[Sequence[int]],
+        max_new_tokens: int | None = None,
+        *,
+        sampling: Sampling = GREEDY,
+        stop_ids: Collection[int] = (),
+        on_token: OnToken | None = None,
+    ) -> list[Generation]:
+        """Continuations of ``prompts`` side by side, each the same as alone; as :meth:`generate`."""
+        checked = [self._checked(prompt) for prompt in prompts]
+        if not checked:
+            raise InputError("generating: prompts=[], expected at least one prompt")
+        return generate(
+            self.start(len(checked)), checked, max_new_tokens, sampling=sampling, stop_ids=stop_ids, on_token=on_token
+        )
 
     def facts(self) -> dict[str, Any]:
         """Bytes held, times of compilation stages (ms), kernel and row counts."""
@@ -125,7 +187,7 @@ class CompiledModel:
             "kv_bytes": self.decoder.cache_bytes,
             "arena_bytes": self.memory.block_bytes("arena"),
             "compile_ms": dict(self.compile_ms),
-            "ops": sorted({_op(row.node) for plan in plans.values() for row in plan.plan.rows}),
+            "ops": sorted({op_of(row.node) for plan in plans.values() for row in plan.plan.rows}),
             "kernels": len({name for plan in plans.values() for name in plan.plan.kernels}),
             "rows": {name: len(plan.plan.rows) for name, plan in plans.items()},
             "artifact": identity(self.memory.library.key, (plans["prefill"].plan, plans["decode"].plan)),
@@ -161,8 +223,3 @@ class CompiledModel:
     @staticmethod
     def _sizes(tokens: torch.Tensor) -> dict[str, int]:
         return {"B": tokens.shape[0], "S": tokens.shape[1]}
-
-
-def _op(node: str) -> str:
-    """``attention_cached`` of a node called ``attention_cached_default_3``: the operator without its overload."""
-    return re.sub(r"(_(default|tensor|scalar))?(_\d+)?$", "", node.lower())

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
+import torch
 
+from anvil.dtypes import TORCH_OF_MLIR
 from anvil.errors import KernelError
+from anvil.runtime.binding import concrete
 from anvil.runtime.executable import Executable
 from anvil.runtime.native import NativeExecutor
-from anvil.runtime.run import located
+from anvil.runtime.run import Window, located
 
 _NUMPY = {"f32": np.dtype("f4"), "f64": np.dtype("f8"), "i64": np.dtype("i8"), "i32": np.dtype("i4")}
 
@@ -35,6 +38,7 @@ class Step:
         """Set the sizes and, if given, the thread count; arrays handed out before are void."""
         self._threads = threads or self._threads
         owner, memory = self._of, self._memory
+        self._values = dict(values)
         owner.place_shared(values)
         shapes, nbytes = owner.binding.shapes(values), owner.binding.nbytes(values)
         self._blocks = {owner.arena_block: memory.block(owner.arena_block, 0)}
@@ -72,6 +76,34 @@ class Step:
             self._memory.executor.run_prepared(self._prepared)
             return
         self._remote()
+
+    def trace(self, nodes: Sequence[str]) -> dict[str, torch.Tensor]:
+        """Run once, reading the values of the named graph nodes as soon as they are complete."""
+        owner, executor = self._of, self._memory.executor
+        if not self._memory.in_process:
+            for name, array in self.inputs.items():
+                executor.write(owner.binding.addresses[name], array.data.cast("B"))
+        complete = {node: owner.completed_by(node) for node in nodes}
+        found: dict[str, torch.Tensor] = {}
+        done = 0
+        for node in sorted(nodes, key=lambda name: complete[name]):
+            window = self._window(node)
+            last = max(done, complete[node])
+            reads = [(window.address, window.nbytes)]
+            (raw,) = executor.run_and_read(owner.program[done:last], owner.binding.words, reads, threads=self._threads)
+            found[node] = window.tensor(raw)
+            done = last
+        reads = [(owner.binding.addresses[name], array.nbytes) for name, array in self.outputs.items()]
+        raw = executor.run_and_read(owner.program[done:], owner.binding.words, reads, threads=self._threads)
+        for array, data in zip(self.outputs.values(), raw, strict=True):
+            array[...] = np.frombuffer(data, array.dtype).reshape(array.shape)
+        return found
+
+    def _window(self, node: str) -> Window:
+        view = self._of.plan.values[node]
+        offset, sizes, strides = concrete(view, self._values)
+        dtype = TORCH_OF_MLIR[self._of.plan.buffers[view.buffer].dtype]
+        return Window(sizes, strides, dtype, offset, base=self._of.binding.addresses[view.buffer])
 
     def _remote(self) -> None:
         executor, addresses = self._memory.executor, self._of.binding.addresses

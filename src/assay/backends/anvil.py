@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from anvil import api, attention, errors, models, quant, targets
+from anvil import api, attention, errors, models, targets
+from anvil import quant as quants
 from anvil.frontend.capture import capture
 from anvil.frontend.stages import each_stage
 from anvil.graph.program import GraphProgram
@@ -26,6 +27,7 @@ from assay.backends.protocol import (
     LanguageModel,
     NotRunHere,
     Program,
+    Rounded,
     TargetStatus,
     Unsupported,
 )
@@ -73,6 +75,22 @@ class AnvilProgram:
         return [(stage.stage, functools.partial(_run_in_torch, stage)) for stage in each_stage(self.captured)]
 
 
+@dataclass(frozen=True)
+class AnvilEmulation:
+    """Implements :class:`assay.backends.protocol.Emulation` with the modes' own quantise and dequantise."""
+
+    choice: quants.Choice
+
+    def weight(self, name: str, value: torch.Tensor, *, table: bool) -> torch.Tensor:
+        mode = self.choice.mode(name, table=table)
+        return mode.dequantise(self.choice.quantised(name, mode, value))
+
+    def activations(self, *, table: bool) -> Rounded | None:
+        mode = self.choice.mode("", table=table)
+        rounding = getattr(mode, "activations", None)
+        return rounding.rounded if rounding is not None else None
+
+
 def _run_in_torch(program: GraphProgram, *inputs: torch.Tensor) -> list[torch.Tensor]:
     with torch.no_grad():
         return list(program.module(*inputs, *program.params.values()))
@@ -90,7 +108,7 @@ class AnvilBackend:
         return [_status(target.name) for target in targets.all_targets()]
 
     def modes(self) -> Mapping[str, tuple[str, ...]]:
-        return {"quant": tuple(quant.modes()), "kv": tuple(api.KV_TYPES), **attention.families()}
+        return {"quant": tuple(quants.modes()), "kv": tuple(api.KV_TYPES), **attention.families()}
 
     def coverage(self) -> Sequence[Claim]:
         return [Claim(row.name, row.core, row.state, row.how) for row in coverage()]
@@ -131,6 +149,13 @@ class AnvilBackend:
             raise Unsupported(str(error)) from error
         except errors.ToolMissingError as error:
             raise NotRunHere(str(error)) from error
+
+    def emulation(self, source: str, quant: str) -> AnvilEmulation:
+        try:
+            stored = _model(source).stored if source.endswith(".gguf") and quant != "fp32" else None
+            return AnvilEmulation(quants.choose(quant, stored() if stored else {}))
+        except errors.InputError as error:
+            raise Unsupported(str(error)) from error
 
     def _captured_once(self, program: Program) -> GraphProgram:
         """Capture once per program, however many targets it is compiled for."""

@@ -78,6 +78,45 @@ class Compiled(Protocol):
         ...
 
 
+Rounded = Callable[[torch.Tensor], torch.Tensor]
+
+
+class Emulation(Protocol):
+    """What a quantisation mode makes of one model's numbers, so that PyTorch can compute with the same ones.
+
+    A ``table`` is an embedding or the output projection, which a mode may treat otherwise.
+    """
+
+    def weight(self, name: str, value: torch.Tensor, *, table: bool) -> torch.Tensor:
+        """float64 [N, K]: what the integers and scales of the weight called ``name`` mean, exactly.
+
+        ``value`` [N, K] is the weight before quantisation.
+        """
+        ...
+
+    def activations(self, *, table: bool) -> Rounded | None:
+        """A function from float32 rows [..., K] to what a linear layer of this mode multiplies instead, float64; or
+        None where it takes them as they are."""
+        ...
+
+
+class Point(Protocol):
+    """A value inside a compiled model that PyTorch's own run of the model has too.
+
+    ``name`` is the path of the module that it leaves, with ``:in`` behind it that of the module which it enters.
+    ``ops`` are the operations that make it out of the points before it, ``source`` is the Python line behind the last.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def ops(self) -> tuple[str, ...]: ...
+
+    @property
+    def source(self) -> str: ...
+
+
 class LanguageModel(Protocol):
     """A compiled causal language model, batch 1, greedy. Token ids are Python ints, logits float32 numpy arrays."""
 
@@ -100,6 +139,15 @@ class LanguageModel(Protocol):
 
     def residuals(self, ids: Sequence[int]) -> dict[str, np.ndarray]:
         """Residual stream after each layer, by layer name: [len(ids), hidden]."""
+        ...
+
+    def points(self, *, cached: bool = False) -> Sequence[Point]:
+        """Where values can be compared, in the order of computation: without a cache, or in the token loop."""
+        ...
+
+    def trace(self, ids: Sequence[int], names: Sequence[str], *, prompt: int | None = None) -> dict[str, np.ndarray]:
+        """Values at the named points, [len(ids), width]. Without ``prompt`` of a fresh sequence in one piece; else the
+        first ``prompt`` ids are fed into the cache as a prompt and the others one by one."""
         ...
 
     def facts(self) -> Mapping[str, Any]:
@@ -136,3 +184,7 @@ class Backend(Protocol):
         threads: int = 1,
         context: int | None = None,
     ) -> LanguageModel: ...
+
+    def emulation(self, source: str, quant: str) -> Emulation:
+        """The numbers of mode ``quant`` on the model at ``source``. Raises :class:`Unsupported` for an unknown mode."""
+        ...

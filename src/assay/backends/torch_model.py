@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,16 @@ import numpy as np
 import torch
 
 from assay.errors import UsageError
-from assay.tokens.reference import Reference
+from assay.tokens.reference import Reference, watching
+
+
+@dataclass(frozen=True)
+class ModulePoint:
+    """What leaves one module; implements :class:`assay.backends.protocol.Point`."""
+
+    name: str
+    ops: tuple[str, ...]
+    source: str = ""
 
 
 class TorchModel:
@@ -44,6 +54,26 @@ class TorchModel:
 
     def residuals(self, ids: Sequence[int]) -> dict[str, np.ndarray]:
         return self._reference.residuals(ids)[1]
+
+    def points(self, *, cached: bool = False) -> Sequence[ModulePoint]:
+        """What leaves the modules of each layer that hold weights, and the layers themselves."""
+        found = []
+        for name, layer in self._reference.layers.items():
+            inner = [(path, m) for path, m in layer.named_modules() if path and any(True for _ in m.parameters(False))]
+            found += [ModulePoint(f"{name}.{path}", (type(module).__name__,)) for path, module in inner]
+            found.append(ModulePoint(name, (type(layer).__name__,)))
+        return found
+
+    def trace(self, ids: Sequence[int], names: Sequence[str], *, prompt: int | None = None) -> dict[str, np.ndarray]:
+        if prompt is None:
+            return next(self._reference.passes([ids], names)).seen
+        self.reset()
+        pieces = [ids[:prompt], *([token] for token in ids[prompt:])]
+        seen: dict[str, list[np.ndarray]] = {name: [] for name in names}
+        with watching(self._reference.module, names, lambda name, value: seen[name].append(value[0].numpy())):
+            for piece in pieces:
+                self.prefill(piece)
+        return {name: np.concatenate(rows) for name, rows in seen.items()}
 
     def facts(self) -> Mapping[str, Any]:
         parameters = {p.data_ptr(): p.numel() * p.element_size() for p in self._reference.module.parameters()}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
@@ -15,7 +17,7 @@ from assay.cli import common
 from assay.cli.common import AsJson, BackendName, Model, Quant, Target, Threads, Weights, err, out, print_json
 from assay.errors import AssayError, UsageError
 from assay.tokens import registry
-from assay.tokens.describe import layers_data, prompt_data
+from assay.tokens.describe import distribution_data, layers_data, prompt_data
 from assay.tokens.layers import LayerReport
 from assay.tokens.stage import Distribution, PromptResult, TokenStage
 
@@ -31,59 +33,82 @@ def tokens(
     threads: Threads = 2,
     prompts: Annotated[str, typer.Option("--prompts", help="Indices, such as 0,3; default all.")] = "",
     new_tokens: Annotated[int | None, typer.Option("--new-tokens", min=1, help="Greedy tokens; default all.")] = None,
+    corpus: Annotated[bool, typer.Option(help="Also the distribution over a fixed text.")] = True,
     layers: Annotated[bool, typer.Option(help="Also the error along the residual stream.")] = True,
     weights: Weights = None,
     as_json: AsJson = False,
     backend: BackendName = "anvil",
 ) -> None:
-    """Compare log-probabilities, tokens and the residual stream with the stored golden. Exit code 1 on a fault."""
+    """Compare log-probabilities, tokens and the residual stream with the stored golden. Exit code 1 on a fault.
+
+    Of a lossy mode also what it costs against the fp32 golden. When the tokens are wrong, the first layer and operation
+    whose values leave their bound.
+    """
     spec = registry.model(model)
     compiler = common.backend(backend)
     common.check_quant(compiler, quant)
     chosen = common.target(compiler, target)
     stage = TokenStage(spec, quant, weights)
-    only = indices(prompts, len(spec.prompts))
+    held = [golden.index for golden in stage.golden.prompts]
+    only = indices(prompts, held)
     if new_tokens and new_tokens > spec.new_tokens:
         raise UsageError(f"new_tokens={new_tokens}: the golden of model={model} holds {spec.new_tokens}")
 
     compiled = stage.load(compiler, chosen.name, threads)
     judged = stage.prompts(compiled, new_tokens, only)
     results = list(track(judged, "prompts", total=len(only), console=err, transient=True, disable=not err.is_terminal))
-    distribution = stage.distribution(results)
-    along = stage.layers(compiled, only[0]) if layers else None
-    faults = faults_of(results, distribution, along)
+    found = Findings(
+        results=results,
+        distribution=stage.distribution(results, list(stage.corpus(compiled)) if corpus else ()),
+        cost=stage.cost(compiled, None if corpus else sum(result.forced.positions for result in results)),
+        along=stage.layers(compiled, held.index(only[0])) if layers else None,
+    )
     if as_json:
-        print_json(as_data(model, quant, chosen, results, distribution, along, faults))
+        print_json(as_data(model, quant, chosen, found))
     else:
-        out.print(render(results, distribution, along))
-    if faults:
-        raise TokensDiffer(f"tokens of model={model} on {chosen.name}:\n  " + "\n  ".join(faults))
+        out.print(render(found))
+    if found.faults:
+        failed = next((result for result in results if result.failures), None)
+        place = [stage.locate(compiled, failed)] if failed else []
+        lines = [line for fault in [*found.faults, *place] for line in fault.splitlines()]
+        raise TokensDiffer(f"tokens of model={model} on {chosen.name}:\n  " + "\n  ".join(lines))
 
 
-def indices(text: str, count: int) -> list[int]:
-    """Prompt indices of a comma-separated list; all for an empty one. Raises :class:`UsageError`."""
+@dataclass(frozen=True)
+class Findings:
+    """What a run of the stage showed; ``cost`` and ``along`` are None where they were not looked at."""
+
+    results: list[PromptResult]
+    distribution: Distribution
+    cost: Distribution | None
+    along: LayerReport | None
+
+    @property
+    def faults(self) -> list[str]:
+        """One text for everything that is wrong."""
+        faults = [f"prompt {result.index}: {fault}" for result in self.results for fault in result.failures]
+        if not self.distribution.ok:
+            faults.append(f"the distribution is not the golden's: {self.distribution}")
+        if self.cost and not self.cost.ok:
+            faults.append(f"against the fp32 golden: {self.cost}")
+        if self.along and self.along.first_outside:
+            where = self.along.first_outside
+            faults.append(f"first layer outside its bound: {where}, {self.along.headroom:.2f} × at worst")
+        return faults
+
+
+def indices(text: str, known: Sequence[int]) -> list[int]:
+    """Prompt indices of a comma-separated list; all that are known for an empty one. Raises :class:`UsageError`."""
     try:
-        chosen = [int(part) for part in text.split(",")] if text else list(range(count))
+        chosen = [int(part) for part in text.split(",")] if text else list(known)
     except ValueError:
         raise UsageError(f"prompts={text!r}: expected indices such as 0,3") from None
-    if wrong := [index for index in chosen if not 0 <= index < count]:
-        raise UsageError(f"prompts={text!r}: index {wrong[0]} is not among 0 to {count - 1}")
+    if wrong := [index for index in chosen if index not in known]:
+        raise UsageError(f"prompts={text!r}: index {wrong[0]} is not among {', '.join(map(str, known))}")
     return chosen
 
 
-def faults_of(results: list[PromptResult], distribution: Distribution, along: LayerReport | None) -> list[str]:
-    """One text for everything that is wrong."""
-    faults = [f"prompt {result.index}: {fault}" for result in results for fault in result.failures]
-    if not distribution.ok:
-        faults.append(
-            f"divergence is {distribution.headroom:.2f} × allowed, same first choice {distribution.same_top1:.2%}"
-        )
-    if along and along.first_outside:
-        faults.append(f"first layer outside its bound: {along.first_outside}, {along.headroom:.2f} × at worst")
-    return faults
-
-
-def render(results: list[PromptResult], distribution: Distribution, along: LayerReport | None) -> Group:
+def render(found: Findings) -> Group:
     """The results for a terminal."""
     table = Table(box=None, header_style="bold")
     table.add_column("", no_wrap=True)
@@ -91,7 +116,7 @@ def render(results: list[PromptResult], distribution: Distribution, along: Layer
     for column in ("equal", "certified", "log-prob error", "/ allowed", "eager's error"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("answer", max_width=60, no_wrap=True, overflow="ellipsis")
-    for result in results:
+    for result in found.results:
         table.add_row(
             Text("ok", "green") if result.ok else Text("failed", "red"),
             Text(one_line(result.prompt)),
@@ -102,12 +127,10 @@ def render(results: list[PromptResult], distribution: Distribution, along: Layer
             f"{result.eager_error:.1e}",
             Text(one_line(result.text)),
         )
-    d = distribution
-    lines = [
-        f"distribution over {d.positions} positions: KL mean {d.kl_mean:.1e} (allowed {d.limits.kl_mean:.0e}), "
-        f"99.9 % {d.kl_p999:.1e} (allowed {d.limits.kl_p999:.0e}), same first choice {d.same_top1:.2%}"
-    ]
-    if along:
+    lines = [f"distribution against the golden: {found.distribution}"]
+    if found.cost:
+        lines.append(f"what the mode costs against fp32: {found.cost}")
+    if along := found.along:
         last = along.layers[-1]
         lines.append(
             f"residual stream over {len(along.layers)} layers: worst error/bound {along.headroom:.3f}, relative error "
@@ -116,27 +139,18 @@ def render(results: list[PromptResult], distribution: Distribution, along: Layer
     return Group(table, *lines)
 
 
-def as_data(
-    model: str,
-    quant: str,
-    target: TargetStatus,
-    results: list[PromptResult],
-    distribution: Distribution,
-    along: LayerReport | None,
-    faults: list[str],
-) -> dict[str, Any]:
+def as_data(model: str, quant: str, target: TargetStatus, found: Findings) -> dict[str, Any]:
     """The results as JSON-ready data."""
-    d = distribution
-    spread = {"positions": d.positions, "kl_mean": d.kl_mean, "kl_p999": d.kl_p999, "same_top1": d.same_top1}
     return {
         "model": model,
         "quant": quant,
         "target": target.name,
-        "ok": not faults,
-        "faults": faults,
-        "prompts": [prompt_data(result) for result in results],
-        "distribution": {**spread, "ok": d.ok},
-        "layers": along and layers_data(along),
+        "ok": not found.faults,
+        "faults": found.faults,
+        "prompts": [prompt_data(result) for result in found.results],
+        "distribution": distribution_data(found.distribution),
+        "cost": found.cost and distribution_data(found.cost),
+        "layers": found.along and layers_data(found.along),
     }
 
 

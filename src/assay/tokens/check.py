@@ -76,7 +76,10 @@ class ModelCheck:
             results.append(result)
             self._count(result.forced.headroom, result.forced.positions)
         self.notes["prompts"] = [prompt_data(result) for result in results]
-        distribution = self.stage.distribution(results)
+        corpus = list(self.stage.corpus(self.model)) if self.native else []
+        for piece in corpus:
+            self._count(piece.headroom, piece.positions)
+        distribution = self.stage.distribution(results, corpus)
         self._measure("kl_mean", distribution.kl_mean, "nat")
         self._measure("kl_p999", distribution.kl_p999, "nat")
         self._measure("logprob_error", max(result.forced.max_error for result in results), "nat")
@@ -84,8 +87,17 @@ class ModelCheck:
         self._measure("equal_tokens", sum(result.free.equal for result in results), "tokens", "higher")
         self._measure("certified_tokens", sum(result.free.certified for result in results), "tokens", "none")
         faults = [f"prompt {r.index} {r.prompt[:40]!r}: {fault}" for r in results for fault in r.failures]
+        faults += [f"corpus: {piece.fault}" for piece in corpus if not piece.ok]
         if not distribution.ok:
-            faults.append(f"distribution moved: {distribution}")
+            faults.append(f"the distribution is not the golden's: {distribution}")
+        if self.native and (cost := self.stage.cost(self.model)):
+            self._measure("cost_kl_mean", cost.kl_mean, "nat")
+            self._measure("cost_same_top1", cost.same_top1, "", "higher")
+            if not cost.ok:
+                faults.append(f"against the fp32 golden: {cost}")
+        failed = next((result for result in results if result.failures), None)
+        if failed and self.native:
+            faults += self.stage.locate(self.model, failed).splitlines()
         self.require(not faults, "tokens are not the golden's", "\n  ".join(faults))
 
     def residual_stream(self) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from assay.tokens.judge import Triage
 from assay.tokens.layers import LayerReport
-from assay.tokens.stage import PromptResult
+from assay.tokens.stage import Distribution, PromptResult
 
 
 def prompt_data(result: PromptResult) -> dict[str, Any]:
@@ -44,6 +44,12 @@ def triage_data(triage: Triage) -> dict[str, Any]:
         "got_id": triage.got.id,
         "want_id": triage.want.id,
     }
+
+
+def distribution_data(spread: Distribution) -> dict[str, Any]:
+    """A divergence as JSON-ready data."""
+    names = ("positions", "kl_mean", "kl_p999", "same_top1", "ok")
+    return {name: getattr(spread, name) for name in names}
 
 
 def layers_data(report: LayerReport) -> dict[str, Any]:

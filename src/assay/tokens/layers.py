@@ -15,10 +15,10 @@ import numpy as np
 import torch
 
 from assay.tokens.reference import Reference, hooked
+from assay.tokens.tolerance import UNIT_ROUNDOFF, mode
 
 WARN = 2.0
 DRAWS = 3  # a row whose error sits in one huge activation is a single draw: one alone could come out near zero
-UNIT_ROUNDOFF = {"fp32": 2.0**-24, "fp16": 2.0**-11, "bf16": 2.0**-8}
 
 
 @dataclass(frozen=True)
@@ -63,13 +63,13 @@ def layer_report(exact: dict[str, np.ndarray], drift: dict[str, np.ndarray], got
 def rounding_drift(
     reference: Reference, ids: Sequence[int], exact: dict[str, np.ndarray], quant: str = "fp32", seed: int = 0
 ) -> dict[str, np.ndarray]:
-    """Allowed norm of the error of each row of the residual stream: layer -> [T].
+    """Allowed norm of the error of each row of what was watched in the run ``exact``: name -> [T].
 
-    The root mean square over a few disturbed runs; ``exact`` is the undisturbed one.
+    The root mean square over a few runs with every linear layer disturbed; ``exact`` is the undisturbed one.
     """
     generator = torch.Generator().manual_seed(seed)
     squares = {name: np.zeros(len(rows)) for name, rows in exact.items()}
-    unit = UNIT_ROUNDOFF[quant]
+    unit = UNIT_ROUNDOFF[mode(quant).stream]
 
     def disturb(module: torch.nn.Linear, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> torch.Tensor:
         magnitude = torch.nn.functional.linear(inputs[0].abs(), module.weight.abs())
@@ -78,10 +78,9 @@ def rounding_drift(
 
     inner = [m for layer in reference.layers.values() for m in layer.modules() if isinstance(m, torch.nn.Linear)]
     with hooked({module: disturb for module in inner}):
-        for _ in range(DRAWS):
-            _, disturbed = reference.residuals(ids)
+        for disturbed in reference.passes([ids] * DRAWS, tuple(exact)):
             for name, rows in exact.items():
-                squares[name] += np.sum((disturbed[name] - rows) ** 2, axis=1)
+                squares[name] += np.sum((disturbed.seen[name] - rows) ** 2, axis=1)
     return {name: np.sqrt(total / DRAWS) for name, total in squares.items()}
 
 

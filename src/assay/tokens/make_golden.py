@@ -1,9 +1,10 @@
-"""Makes a golden with PyTorch alone, and says how two goldens differ."""
+"""Makes a golden with PyTorch: greedy ids are drafted quickly, and one plain float64 pass must predict each of them."""
 
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,50 +12,81 @@ import numpy as np
 import scipy.special
 import torch
 
+from assay.backends.protocol import Emulation
 from assay.errors import UsageError
-from assay.tokens.golden import TOP, Golden, PromptGolden
-from assay.tokens.judge import log_softmax
-from assay.tokens.reference import Reference
+from assay.tokens import corpus
+from assay.tokens.golden import CORPUS_TOP, TOP, Golden, PromptGolden, prompt_text
+from assay.tokens.judge import log_softmax, rest_of
+from assay.tokens.reference import Pass, Reference
 from assay.tokens.source import weights_hash
-from assay.tokens.spec import ModelSpec, Prompt
+from assay.tokens.spec import ModelSpec
 from assay.tokens.tokenizer import Tokenizer, load_tokenizer
 
-
-def prompt_text(prompt: Prompt, tokenizer: Tokenizer) -> str:
-    """What is tokenised for ``prompt``."""
-    return tokenizer.chat(prompt.text) if prompt.chat else prompt.text
+Progress = Callable[[str], None]
 
 
-def make_golden(spec: ModelSpec, path: Path, progress: Callable[[str], None] = lambda _: None) -> Golden:
-    """The fp32 golden of ``spec`` from the weights at ``path``.
+@dataclass(frozen=True)
+class Draft:
+    """Who proposes greedy ids: ``greedy(ids, n)`` gives n ids after ``ids``; ``name`` goes into the provenance."""
 
-    Greedy tokens are drafted by eager float32 with PyTorch's KV cache; one plain float64 pass over prompt and draft
-    must predict each of them, and where it does not the draft is continued from float64's own choice.
+    name: str
+    greedy: Callable[[list[int], int], list[int]]
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """What a golden is computed with: the mode, and how PyTorch repeats it (None: plain fp32 weights)."""
+
+    quant: str = "fp32"
+    emulation: Emulation | None = None
+
+
+def make_golden(
+    spec: ModelSpec,
+    path: Path,
+    arithmetic: Arithmetic = Arithmetic(),
+    draft: Draft | None = None,
+    progress: Progress = lambda _: None,
+) -> Golden:
+    """The golden of ``spec`` from the weights at ``path``.
+
+    Greedy tokens are drafted, by eager float32 with PyTorch's KV cache unless another ``draft`` is given; one plain
+    float64 pass over prompt and draft must predict each of them, and where it does not the draft is continued from
+    float64's own choice. Whoever drafted, every id of a golden is float64's argmax.
 
     Raises :class:`UsageError` for a prompt that is too long for the context, whose margins certify too few tokens, or
-    whose answer lacks what it should contain.
+    whose answer lacks what it should contain; of a lossy mode, when this leaves too few prompts.
     """
     tokenizer = load_tokenizer(path)
-    exact, eager = Reference(path), Reference.eager(path)
-    prompts = []
-    for index, prompt in enumerate(spec.prompts):
-        text = prompt_text(prompt, tokenizer)
-        ids = tokenizer.encode(text)
+    prompts = tokenised(spec, tokenizer)
+    options: dict[str, Any] = {"emulation": arithmetic.emulation, "streamed": spec.streamed}
+    exact, eager = Reference(path, **options), Reference.eager(path, **options)
+    if draft is None:
+        draft = Draft("PyTorch eager float32", eager.greedy)
+    wanted = spec.positions - sum(len(ids) + spec.new_tokens for ids in prompts.values())
+    pieces = corpus.pieces(tokenizer, wanted, spec.context)
+    progress(f"{len(prompts)} prompts, and {sum(map(len, pieces))} positions of the corpus in {len(pieces)} pieces")
+    jobs = [_Job(ids, spec.new_tokens, TOP) for ids in prompts.values()] + [_Job(ids, 0, CORPUS_TOP) for ids in pieces]
+    parts = _positions_of(jobs, exact, eager, draft)
+    made = [
+        replace(part, text=prompt_text(spec.prompts[index], tokenizer), expect=spec.prompts[index].expect, index=index)
+        for index, part in zip(prompts, parts, strict=False)
+    ]
+    chosen, left_out = _certified(spec, arithmetic.quant, made, tokenizer, progress)
+    origin = provenance(spec, path) | {"ids": f"drafted by {draft.name}, each verified by one float64 pass"}
+    origin |= {"left_out": left_out} if left_out else {}
+    if arithmetic.emulation is not None:
+        origin["arithmetic"] = f"float64, weights of {arithmetic.quant} dequantised exactly"
+    return Golden(spec.name, arithmetic.quant, tuple(exact.layers), tuple(chosen), origin, tuple(parts[len(prompts) :]))
+
+
+def tokenised(spec: ModelSpec, tokenizer: Tokenizer) -> dict[int, list[int]]:
+    """The ids of every prompt by index. Raises :class:`UsageError` for one that does not fit the context."""
+    found = {index: tokenizer.encode(prompt_text(prompt, tokenizer)) for index, prompt in enumerate(spec.prompts)}
+    for index, ids in found.items():
         if len(ids) + spec.new_tokens > spec.context:
             raise UsageError(f"prompt {index} of {spec.name}: {len(ids)} tokens + {spec.new_tokens} > {spec.context}")
-        golden = _prompt_golden(prompt, text, ids, exact, eager, spec.new_tokens)
-        answer = tokenizer.decode(golden.new_ids)
-        sure = golden.certified("fp32")
-        progress(f"p{index:02} {sure} of {spec.new_tokens} tokens certified, {prompt.text[:40]!r}: {answer[:60]!r}")
-        if sure < spec.certified_tokens:
-            raise UsageError(
-                f"prompt {index} of {spec.name} ({prompt.text[:40]!r}): margins certify {sure} tokens, expected at "
-                f"least {spec.certified_tokens}; choose another prompt"
-            )
-        if prompt.expect not in answer:
-            raise UsageError(f"prompt {index} of {spec.name}: expected {prompt.expect!r} in the answer, got {answer!r}")
-        prompts.append(golden)
-    return Golden(spec.name, "fp32", tuple(exact.layers), tuple(prompts), provenance(spec, path))
+    return found
 
 
 def provenance(spec: ModelSpec, path: Path) -> dict[str, Any]:
@@ -62,11 +94,10 @@ def provenance(spec: ModelSpec, path: Path) -> dict[str, Any]:
     import tokenizers
     import transformers
 
-    kind, _, rest = spec.source.partition(":")
     return {
         "source": spec.source,
         "weights_sha256": weights_hash(path),
-        "seed": int(rest) if kind == "synthetic" else None,
+        "seed": spec.seed,
         "arithmetic": "float64, weights float32",
         "torch": torch.__version__,
         "transformers": transformers.__version__,
@@ -80,87 +111,96 @@ def provenance(spec: ModelSpec, path: Path) -> dict[str, Any]:
     }
 
 
-def _prompt_golden(
-    prompt: Prompt, text: str, ids: list[int], exact: Reference, eager: Reference, new_tokens: int
-) -> PromptGolden:
-    whole, logits, stream = _greedy(ids, exact, eager, new_tokens)
-    logprobs = log_softmax(logits)
-    logsumexp = np.asarray(scipy.special.logsumexp(logits, axis=1))
-    order = np.argsort(-logprobs, axis=1, kind="stable")[:, :TOP]
-    top = np.take_along_axis(logprobs, order, axis=1)
+def _certified(
+    spec: ModelSpec, quant: str, made: Sequence[PromptGolden], tokenizer: Tokenizer, progress: Progress
+) -> tuple[list[PromptGolden], dict[str, str]]:
+    """The prompts that go into the golden, and why others do not, by index."""
+    chosen, left_out = [], {}
+    for part in made:
+        answer = tokenizer.decode(part.new_ids)
+        prompt, sure = spec.prompts[part.index].text[:40], part.certified(quant)
+        progress(f"p{part.index:02} {sure} of {spec.new_tokens} tokens certified, {prompt!r}: {answer[:60]!r}")
+        problem = ""
+        if sure < spec.certified_tokens:
+            problem = f"margins certify {sure} tokens, expected at least {spec.certified_tokens}"
+        elif part.expect not in answer:
+            problem = f"expected {part.expect!r} in the answer, got {answer!r}"
+        if problem and quant == "fp32":
+            raise UsageError(f"prompt {part.index} of {spec.name} ({prompt!r}): {problem}; choose another prompt")
+        if problem:
+            left_out[str(part.index)] = problem
+        elif quant == "fp32" or len(chosen) < spec.quant_prompts:
+            chosen.append(part)
+    if len(chosen) < min(spec.quant_prompts, len(made)):
+        raise UsageError(
+            f"golden of model={spec.name} quant={quant}: {len(chosen)} of {len(made)} prompts can be used, expected "
+            f"{spec.quant_prompts} ({'; '.join(f'{i}: {why}' for i, why in left_out.items())}); add prompts"
+        )
+    return chosen, left_out
+
+
+@dataclass(frozen=True)
+class _Job:
+    """A sequence to run: its ids, how many greedy ones to add, and how many of the most likely tokens to keep."""
+
+    ids: list[int]
+    new_tokens: int
+    top: int
+
+
+def _positions_of(jobs: Sequence[_Job], exact: Reference, eager: Reference, draft: Draft) -> list[PromptGolden]:
+    """Every sequence with its float64 greedy continuation, and the error of eager over it."""
+    whole = [list(job.ids) for job in jobs]
+    found: dict[int, PromptGolden] = {}
+    while pending := [row for row in range(len(jobs)) if row not in found]:
+        starts = [len(ids) for ids in whole]
+        for row in pending:
+            missing = len(jobs[row].ids) + jobs[row].new_tokens - starts[row]
+            whole[row] += draft.greedy(whole[row], missing) if missing else []
+        passes = exact.passes([whole[row] for row in pending], tuple(exact.layers), _norms)
+        for row, result in zip(pending, passes, strict=True):
+            wrong = _first_wrong(whole[row], starts[row], result.logits)
+            if wrong is None:
+                found[row] = _positions(whole[row], result, jobs[row])
+            else:
+                whole[row] = [*whole[row][:wrong], int(result.logits[wrong - 1].argmax())]
+    parts = [found[row] for row in range(len(jobs))]
+    results = eager.passes([part.ids.tolist() for part in parts])
+    return [
+        replace(part, eager_error=_distance(result.logits, part)) for part, result in zip(parts, results, strict=True)
+    ]
+
+
+def _first_wrong(ids: Sequence[int], start: int, logits: np.ndarray) -> int | None:
+    """Index of the first id from ``start`` on that is not the argmax of the row before it."""
+    wrong = np.flatnonzero(logits[start - 1 : -1].argmax(axis=1) != ids[start:])
+    return start + int(wrong[0]) if wrong.size else None
+
+
+def _norms(value: torch.Tensor) -> np.ndarray:
+    return value.norm(dim=1).numpy().astype(np.float32)
+
+
+def _positions(ids: Sequence[int], result: Pass, job: _Job) -> PromptGolden:
+    logprobs = log_softmax(result.logits)
+    order = np.argsort(-logprobs, axis=1, kind="stable")[:, : job.top]
+    best = np.take_along_axis(logprobs, order, axis=1)
     return PromptGolden(
-        text=text,
-        expect=prompt.expect,
-        prompt_length=len(ids),
-        ids=np.array(whole, np.int32),
-        top_ids=order.astype(np.int32),
-        top_logprobs=top.astype(np.float32),
-        logsumexp=logsumexp.astype(np.float32),
-        margins=(top[:, 0] - top[:, 1]).astype(np.float32),
-        residual_norms=np.stack([np.linalg.norm(h, axis=1) for h in stream.values()]).astype(np.float32),
-        eager_error=float(f"{_eager_error(eager, whole, order, top):.3g}"),
+        text="",
+        expect="",
+        prompt_length=len(job.ids),
+        ids=np.array(ids, np.int32),
+        top_ids=order.astype(np.min_scalar_type(result.logits.shape[1])),
+        top_logprobs=best.astype(np.float32),
+        log_rest=rest_of(logprobs, order).astype(np.float32),
+        logsumexp=np.asarray(scipy.special.logsumexp(result.logits, axis=1)).astype(np.float32),
+        margins=(best[:, 0] - best[:, 1]).astype(np.float32),
+        residual_norms=np.stack(list(result.seen.values())),
+        eager_error=float("nan"),
     )
 
 
-def _greedy(
-    ids: list[int], exact: Reference, eager: Reference, new_tokens: int
-) -> tuple[list[int], np.ndarray, dict[str, np.ndarray]]:
-    """Prompt and float64's greedy continuation, with float64's logits and residual stream over both."""
-    end = len(ids) + new_tokens
-    whole = list(ids)
-    while True:
-        start = len(whole)
-        whole += eager.greedy(whole, end - start)
-        logits, stream = exact.residuals(whole)
-        wrong = np.flatnonzero(logits[start - 1 : -1].argmax(axis=1) != whole[start:])
-        if not wrong.size:
-            return whole, logits, stream
-        first = start + int(wrong[0])
-        whole = [*whole[:first], int(logits[first - 1].argmax())]
-
-
-def _eager_error(eager: Reference, ids: list[int], order: np.ndarray, top: np.ndarray) -> float:
-    logprobs = log_softmax(eager.logits(ids))
-    return float(np.abs(np.take_along_axis(logprobs, order, axis=1) - top).max())
-
-
-def difference(old: Golden, new: Golden) -> list[str]:
-    """What moved from ``old`` to ``new``, one line each, with the provenance that changed; empty when nothing did."""
-    before, after = old.tensors(), new.tensors()
-    lines = [f"{name}: gone" for name in before.keys() - after.keys()]
-    lines += [f"{name}: new" for name in after.keys() - before.keys()]
-    lines += [
-        f"p{index:02}.text: {p.text!r} -> {q.text!r}"
-        for index, (p, q) in enumerate(zip(old.prompts, new.prompts, strict=False))
-        if p.text != q.text
-    ]
-    moved: dict[str, int] = {}
-    for name in sorted(before.keys() & after.keys()):
-        a, b = before[name], after[name]
-        if a.shape != b.shape:
-            lines.append(f"{name}: shape {a.shape} -> {b.shape}")
-        elif a.dtype == np.float32:
-            if distance := int(ulps(a, b).max(initial=0)):
-                moved[name] = distance
-        elif (places := np.argwhere(a != b)).size:
-            lines.append(f"{name}: {len(places)} of {a.size} differ, first at {tuple(places[0].tolist())}")
-    if moved:
-        worst = max(moved, key=lambda name: moved[name])
-        lines.append(f"at most {moved[worst]} ulp in {len(moved)} of {len(before)} tensors, worst {worst}")
-    if lines:
-        lines += [
-            f"{key} {old.provenance.get(key)} -> {value}"
-            for key, value in new.provenance.items()
-            if old.provenance.get(key) != value
-        ]
-    return lines
-
-
-def ulps(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Distance of float32 arrays of one shape in units of the last place: representable numbers between them."""
-
-    def ordered(x: np.ndarray) -> np.ndarray:
-        bits = x.view(np.int32).astype(np.int64)
-        return np.where(bits < 0, -(bits & 0x7FFFFFFF), bits)
-
-    return np.abs(ordered(a) - ordered(b))
+def _distance(logits: np.ndarray, part: PromptGolden) -> float:
+    """Largest error of log-probabilities over the golden's top tokens, in nats."""
+    ours = np.take_along_axis(log_softmax(logits), part.top_ids.astype(np.int64), axis=1)
+    return float(f"{np.abs(ours - part.top_logprobs).max():.2g}")

@@ -3,56 +3,118 @@
 The fp64 golden takes the float32 weights as exact numbers and computes everything after them in float64. Model code
 that pins an operation to float32 (norms, softmax) is lifted to float64 as well. The rotary tables alone stay float32:
 their buffers are float32 in the program itself, so their rounding is part of the question, not of the answer.
+
+For a quantisation mode the weights are what its integers and scales mean (:class:`assay.backends.protocol.Emulation`).
 """
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from safetensors.torch import save_model
+from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from assay.backends.protocol import Emulation
 from assay.cache import cached
 from assay.errors import WeightsError
 from assay.tokens.source import check, weights_hash
+from assay.tokens.streaming import FolderWeights, blank_module, names_of_tied, stream
+
+INPUT = ":in"  # behind the name of a module: what goes into it, not what comes out
+
+
+@dataclass(frozen=True)
+class Pass:
+    """What one sequence of T tokens gave: logits [T, vocabulary], and by name what was watched, [T, width]."""
+
+    logits: np.ndarray
+    seen: dict[str, np.ndarray] = field(default_factory=dict)
 
 
 class Reference:
     """A PyTorch causal language model over token ids, without cache tricks: every call is one plain forward pass.
 
-    ``dtype`` float64 is the golden, float32 is eager. Raises :class:`WeightsError` when the weights do not load.
+    ``dtype`` float64 is the golden, float32 is eager. ``emulation`` puts its weights in a quantisation mode;
+    ``streamed`` reads each weight when it is needed, for a model that does not fit into memory.
+    Raises :class:`WeightsError` when the weights do not load.
     """
 
-    def __init__(self, path: Path, dtype: torch.dtype = torch.float64) -> None:
-        self.module = load_module(path)
-        self.dtype = dtype
-        if dtype != torch.float32:
-            for parameter in self.module.parameters():
-                parameter.data = parameter.data.to(dtype)
+    def __init__(
+        self,
+        path: Path,
+        dtype: torch.dtype = torch.float64,
+        *,
+        emulation: Emulation | None = None,
+        streamed: bool = False,
+    ) -> None:
+        self.dtype, self.streamed = dtype, streamed
+        self._emulation = emulation
+        if streamed:
+            folder = weights_folder(path)
+            self.module = blank_module(folder)
+            weights, tied = FolderWeights(folder), names_of_tied(self.module)
+
+            def read(owner: nn.Module, name: str) -> torch.Tensor:
+                known = next((each for each in tied[name] if each in weights), name)
+                return self._form(owner, name, weights(known))
+
+            stream(self.module, read)
+        else:
+            self.module = load_module(path)
+            self._convert()
+        if emulation is not None:
+            self._round_activations(emulation)
 
     @classmethod
-    def eager(cls, path: Path) -> Reference:
+    def eager(cls, path: Path, **options: Any) -> Reference:
         """PyTorch eager in float32: the second yardstick."""
-        return cls(path, torch.float32)
+        return cls(path, torch.float32, **options)
 
     @property
-    def layers(self) -> dict[str, torch.nn.Module]:
+    def layers(self) -> dict[str, nn.Module]:
         """The repeated decoder layers, by module path, in order."""
-        stacks = {name: m for name, m in self.module.named_modules() if isinstance(m, torch.nn.ModuleList)}
+        stacks = {name: m for name, m in self.module.named_modules() if isinstance(m, nn.ModuleList)}
         name, stack = max(stacks.items(), key=lambda item: len(item[1]))
         return {f"{name}.{index}": layer for index, layer in enumerate(stack)}
 
+    def passes(
+        self,
+        sequences: Sequence[Sequence[int]],
+        watch: Collection[str] = (),
+        keep: Callable[[torch.Tensor], np.ndarray] = lambda value: value.numpy().copy(),
+    ) -> Iterator[Pass]:
+        """One plain forward pass over every sequence, in order.
+
+        ``watch`` names modules whose output is kept, or with ``:in`` behind the name their input; ``keep`` makes what
+        is kept of a value [tokens, width]. A streamed model takes all sequences in one pass over its weights, padded
+        behind their ends, which causal attention never sees.
+        """
+        batches = [list(sequences)] if self.streamed else [[sequence] for sequence in sequences]
+        for batch in batches:
+            lengths = [len(sequence) for sequence in batch]
+            ids = torch.zeros(len(batch), max(lengths), dtype=torch.int64)
+            for row, sequence in enumerate(batch):
+                ids[row, : len(sequence)] = torch.tensor(list(sequence))
+            values: list[tuple[str, list[np.ndarray]]] = []
+            with watching(self.module, watch, _recorder(values, lengths, keep)):
+                logits = self._forward(ids)
+            for row, length in enumerate(lengths):
+                yield Pass(logits[row, :length].numpy(), {name: rows[row] for name, rows in values})
+
     def logits(self, ids: Sequence[int]) -> np.ndarray:
         """[len(ids), vocabulary] in this reference's dtype."""
-        return self._forward(torch.tensor([list(ids)]))[0].numpy()
+        return next(self.passes([ids])).logits
 
     def last_logits(self, ids: Sequence[int]) -> np.ndarray:
         """[vocabulary] logits after the last id; the head is computed for that row alone."""
@@ -60,10 +122,8 @@ class Reference:
 
     def residuals(self, ids: Sequence[int]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """Logits as :meth:`logits`, and the residual stream after each layer: name -> [len(ids), hidden]."""
-        stream: dict[str, np.ndarray] = {}
-        with hooked({layer: _keep(stream, name) for name, layer in self.layers.items()}):
-            logits = self.logits(ids)
-        return logits, stream
+        result = next(self.passes([ids], tuple(self.layers)))
+        return result.logits, result.seen
 
     def greedy(self, ids: Sequence[int], new_tokens: int) -> list[int]:
         """``new_tokens`` greedy ids after ``ids`` (stop tokens do not stop it), with PyTorch's own KV cache."""
@@ -83,16 +143,50 @@ class Reference:
         with torch.no_grad(), _Lift(self.dtype):
             return self.module(ids, **({"use_cache": False} | options)).logits
 
+    def _convert(self) -> None:
+        """Bring every parameter into its form; one that several modules share is converted once."""
+        formed: dict[nn.Parameter, nn.Parameter] = {}
+        for path, owner in self.module.named_modules():
+            for name, parameter in list(owner._parameters.items()):
+                if parameter is None:
+                    continue
+                if parameter not in formed:
+                    value = self._form(owner, f"{path}.{name}" if path else name, parameter.data)
+                    formed[parameter] = nn.Parameter(value, requires_grad=False)
+                owner._parameters[name] = formed[parameter]
 
-def load_module(path: Path) -> Any:
-    """The transformers model of a GGUF file or Hugging Face folder, in float32, with PyTorch's fused attention.
+    def _form(self, owner: nn.Module, name: str, value: torch.Tensor) -> torch.Tensor:
+        """A stored tensor as the model computes with it."""
+        with torch._C.DisableTorchFunction():  # no lifting here: this is about the numbers in float32
+            if self._emulation is not None and isinstance(owner, nn.Linear | nn.Embedding) and value.ndim == 2:
+                value = self._emulation.weight(name, value, table=self._is_table(owner))
+            return value.to(self.dtype)
 
-    Dequantising a GGUF file takes long, so its float32 form is kept in the cache, under the file's hash.
-    """
+    def _is_table(self, owner: nn.Module) -> bool:
+        return isinstance(owner, nn.Embedding) or owner is self.module.get_output_embeddings()
+
+    def _round_activations(self, emulation: Emulation) -> None:
+        for owner in self.module.modules():
+            if isinstance(owner, nn.Linear) and (rounded := emulation.activations(table=self._is_table(owner))):
+                owner.register_forward_pre_hook(functools.partial(_rounded_input, rounded))
+
+
+def _rounded_input(rounded: Callable, _owner: nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    with torch._C.DisableTorchFunction():  # the mode rounds float32 values, also of a model run in float64
+        return (rounded(inputs[0].float()).to(inputs[0].dtype), *inputs[1:])
+
+
+def weights_folder(path: Path) -> Path:
+    """``path``, or for a GGUF file the folder of its float32 form, kept in the cache under the file's hash."""
     check(path)
     if path.is_dir():
-        return _from_pretrained(path)
-    return _from_pretrained(cached(f"dequantised/{weights_hash(path)[:32]}", lambda folder: _dequantise(path, folder)))
+        return path
+    return cached(f"dequantised/{weights_hash(path)[:32]}", lambda folder: _dequantise(path, folder))
+
+
+def load_module(path: Path) -> Any:
+    """The transformers model of a GGUF file or Hugging Face folder, in float32, with PyTorch's fused attention."""
+    return _from_pretrained(weights_folder(path))
 
 
 def _dequantise(path: Path, folder: Path) -> None:
@@ -119,9 +213,9 @@ def _from_pretrained(folder: Path, **options: Any) -> Any:
 
 
 @contextmanager
-def hooked(hooks: dict[torch.nn.Module, Callable]):
-    """Forward hooks on the given modules, for the time of a ``with`` block."""
-    handles = [module.register_forward_hook(hook) for module, hook in hooks.items()]
+def hooked(hooks: dict[nn.Module, Callable]):
+    """Forward hooks on the given modules, before any other, for the time of a ``with`` block."""
+    handles = [module.register_forward_hook(hook, prepend=True) for module, hook in hooks.items()]
     try:
         yield
     finally:
@@ -129,12 +223,43 @@ def hooked(hooks: dict[torch.nn.Module, Callable]):
             handle.remove()
 
 
-def _keep(stream: dict[str, np.ndarray], name: str) -> Callable:
-    def hook(_module, _inputs, output) -> None:
-        hidden = output[0] if isinstance(output, tuple) else output
-        stream[name] = hidden[0].numpy().copy()
+@contextmanager
+def watching(module: nn.Module, names: Collection[str], see: Callable[[str, torch.Tensor], None]) -> Iterator[None]:
+    """Call ``see(name, value)`` for what leaves the named modules, or with ``:in`` enters them."""
 
-    return hook
+    def leaving(name: str) -> Callable:
+        def hook(_module: nn.Module, _inputs: Any, output: Any) -> None:
+            see(name, output[0] if isinstance(output, tuple) else output)
+
+        return hook
+
+    def entering(name: str) -> Callable:
+        def hook(_module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
+            see(name, inputs[0])
+
+        return hook
+
+    handles = []
+    for name in names:
+        owner = module.get_submodule(name.removesuffix(INPUT))
+        if name.endswith(INPUT):
+            handles.append(owner.register_forward_pre_hook(entering(name), prepend=True))
+        else:
+            handles.append(owner.register_forward_hook(leaving(name)))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _recorder(
+    values: list[tuple[str, list[np.ndarray]]], lengths: Sequence[int], keep: Callable[[torch.Tensor], np.ndarray]
+) -> Callable[[str, torch.Tensor], None]:
+    """Adds to ``values`` what is kept of each sequence of a batch [B, T, ...]."""
+    return lambda name, value: values.append(
+        (name, [keep(value[row, :length].flatten(1)) for row, length in enumerate(lengths)])
+    )
 
 
 class _Lift(TorchFunctionMode):

@@ -13,13 +13,14 @@ import numpy as np
 from assay.backends.protocol import Backend, LanguageModel
 from assay.errors import UsageError
 from assay.tokens import judge, layers
-from assay.tokens.golden import Golden, PromptGolden, check_belongs, load_golden
-from assay.tokens.make_golden import prompt_text
+from assay.tokens.golden import Golden, PromptGolden, check_belongs, check_prompts, load_golden
+from assay.tokens.locate import locate
 from assay.tokens.reference import Reference
 from assay.tokens.registry import golden_path
 from assay.tokens.source import resolve, weights_hash
 from assay.tokens.spec import ModelSpec
 from assay.tokens.tokenizer import Tokenizer, load_tokenizer
+from assay.tokens.tolerance import SAME, Limits, mode
 
 
 @dataclass(frozen=True)
@@ -41,12 +42,7 @@ class PromptResult:
     @property
     def failures(self) -> list[str]:
         """One sentence for each thing that is wrong."""
-        lines = []
-        if self.forced.headroom > 1:
-            error, headroom = self.forced.max_error, self.forced.headroom
-            lines.append(f"log-probability error {error:.2e} nats is {headroom:.2f} × allowed")
-        if self.forced.turned:
-            lines.append(f"first choice differs beyond any rounding at positions {self.forced.turned[:5]}")
+        lines = [self.forced.fault] if self.forced.fault else []
         if not self.free.ok:
             lines.append(f"{self.free.equal} tokens equal, {self.free.certified} certified\n{self.free.triage}")
         if self.expect not in self.text:
@@ -62,17 +58,39 @@ class Distribution:
     kl_mean: float
     kl_p999: float
     same_top1: float
-    limits: judge.Limits
+    limits: Limits
+
+    @classmethod
+    def of(cls, forced: Sequence[judge.TeacherForced], limits: Limits) -> Distribution:
+        """Over the positions of all ``forced``."""
+        divergence = np.concatenate([each.divergence for each in forced])
+        positions = len(divergence)
+        return cls(
+            positions=positions,
+            kl_mean=float(divergence.mean()),
+            kl_p999=float(np.quantile(divergence, 0.999)),
+            same_top1=sum(each.same_top1 for each in forced) / positions,
+            limits=limits,
+        )
 
     @property
     def ok(self) -> bool:
         limits = self.limits
-        return self.kl_mean <= limits.kl_mean and self.kl_p999 <= limits.kl_p999 and self.same_top1 >= limits.same_top1
+        near = self.kl_mean <= limits.kl_mean and self.kl_p999 <= limits.kl_p999
+        return near and self.same_top1 >= limits.same_top1 and self.kl_mean >= limits.kl_least
 
     @property
     def headroom(self) -> float:
         """Worst of measured over allowed divergence."""
         return max(self.kl_mean / self.limits.kl_mean, self.kl_p999 / self.limits.kl_p999)
+
+    def __str__(self) -> str:
+        limits, least = self.limits, f" to {self.limits.kl_mean:.0e}"
+        mean = f"{limits.kl_least:.0e}{least}" if limits.kl_least else f"at most{least.removeprefix(' to')}"
+        return (
+            f"KL mean {self.kl_mean:.1e} (allowed {mean}), 99.9 % {self.kl_p999:.1e} (allowed {limits.kl_p999:.0e}), "
+            f"same first choice {self.same_top1:.2%} (at least {limits.same_top1:.1%}) over {self.positions} positions"
+        )
 
 
 class TokenStage:
@@ -81,27 +99,59 @@ class TokenStage:
     def __init__(self, spec: ModelSpec, quant: str = "fp32", weights: str | None = None) -> None:
         if quant not in spec.quants:
             raise UsageError(f"model={spec.name} has no golden for quant={quant!r}; it has: {', '.join(spec.quants)}")
+        self.mode = mode(quant)
         self.spec, self.quant = spec, quant
+        self.golden: Golden = load_golden(golden_path(spec, quant))
         self.path: Path = resolve(spec, weights)
         self.tokenizer: Tokenizer = load_tokenizer(self.path)
-        self.golden: Golden = load_golden(golden_path(spec, quant))
-        texts = [prompt_text(prompt, self.tokenizer) for prompt in spec.prompts]
-        check_belongs(self.golden, spec, weights_hash(self.path), texts)
+        check_belongs(self.golden, spec, quant, weights_hash(self.path))
+        check_prompts(self.golden, spec, self.tokenizer)
 
     def load(self, backend: Backend, target: str, threads: int = 1) -> LanguageModel:
         """The compiled model."""
+        self._backend = backend
         return backend.load_model(str(self.path), target, quant=self.quant, threads=threads, context=self.spec.context)
 
     def prompts(
         self, model: LanguageModel, new_tokens: int | None = None, only: Sequence[int] | None = None
     ) -> Iterator[PromptResult]:
-        """Judge the prompts (all, or those with an index in ``only``), each with ``new_tokens`` greedy tokens."""
-        for index, golden in enumerate(self.golden.prompts):
-            if only is None or index in only:
-                yield self._prompt(index, golden, model, new_tokens or self.spec.new_tokens)
+        """Judge the golden's prompts (all, or those of an index in ``only``) with ``new_tokens`` greedy tokens each."""
+        for golden in self.golden.prompts:
+            if only is None or golden.index in only:
+                yield self._prompt(golden, model, new_tokens or self.spec.new_tokens)
+
+    def corpus(self, model: LanguageModel) -> Iterator[judge.TeacherForced]:
+        """Teacher-forced over every piece of the corpus in the golden."""
+        for golden in self.golden.corpus:
+            yield judge.teacher_forced(golden, model.logits(golden.ids.tolist()), self.quant)
+
+    def cost(self, model: LanguageModel, positions: int | None = None) -> Distribution | None:
+        """What the mode costs: the divergence from the fp32 golden over its first ``positions``; None for fp32."""
+        if self.mode.cost is None:
+            return None
+        golden = load_golden(golden_path(self.spec))
+        check_belongs(golden, self.spec, "fp32", weights_hash(self.path))
+        forced = []
+        for _, part in golden.parts():
+            part = part if positions is None else part.head(positions - sum(each.positions for each in forced))
+            if len(part.ids):
+                forced.append(judge.teacher_forced(part, model.logits(part.ids.tolist()), self.quant))
+        return Distribution.of(forced, self.mode.cost)
+
+    def locate(self, model: LanguageModel, result: PromptResult) -> str:
+        """Where the model first goes wrong on a prompt that failed."""
+        golden = next(part for part in self.golden.prompts if part.index == result.index)
+        ids = golden.ids[: golden.prompt_length + len(result.free.tokens)].tolist()
+        place = locate(self.reference, model, ids, golden.prompt_length, self.quant)
+        if place is None:
+            return "every layer is inside its bound: look at the final norm, the output projection and the choice"
+        return str(place)
 
     def layers(self, model: LanguageModel, prompt: int = 0, positions: int | None = None) -> layers.LayerReport:
-        """Error along the residual stream over the first ``positions`` tokens of one prompt with its continuation."""
+        """Error along the residual stream over the first ``positions`` tokens of a prompt with its continuation.
+
+        ``prompt`` counts the golden's prompts.
+        """
         ids = self.golden.prompts[prompt].ids[:positions].tolist()
         _, exact = self.reference.residuals(ids)
         drift = layers.rounding_drift(self.reference, ids, exact, self.quant)
@@ -109,21 +159,15 @@ class TokenStage:
 
     @cached_property
     def reference(self) -> Reference:
-        return Reference(self.path)
+        """The float64 model. In a lossy mode only for a compiler that was loaded: it alone knows the mode's numbers."""
+        emulation = None if self.quant == "fp32" else self._backend.emulation(str(self.path), self.quant)
+        return Reference(self.path, emulation=emulation, streamed=self.spec.streamed)
 
-    def distribution(self, results: Sequence[PromptResult]) -> Distribution:
-        """Divergence over the positions of all ``results``."""
-        divergence = np.concatenate([result.forced.divergence for result in results])
-        positions = len(divergence)
-        return Distribution(
-            positions=positions,
-            kl_mean=float(divergence.mean()),
-            kl_p999=float(np.quantile(divergence, 0.999)),
-            same_top1=sum(result.forced.same_top1 for result in results) / positions,
-            limits=judge.LIMITS[self.quant],
-        )
+    def distribution(self, results: Sequence[PromptResult], corpus: Sequence[judge.TeacherForced] = ()) -> Distribution:
+        """Divergence from the golden of the same mode over the positions of all ``results`` and ``corpus``."""
+        return Distribution.of([*(result.forced for result in results), *corpus], SAME[self.mode.stream])
 
-    def _prompt(self, index: int, golden: PromptGolden, model: LanguageModel, new_tokens: int) -> PromptResult:
+    def _prompt(self, golden: PromptGolden, model: LanguageModel, new_tokens: int) -> PromptResult:
         ids = golden.ids[: golden.prompt_length + new_tokens]
         forced = judge.teacher_forced(golden.head(len(ids)), model.logits(ids.tolist()), self.quant)
         tokens = judge.generate(model, golden.prompt_ids, new_tokens)
@@ -132,8 +176,8 @@ class TokenStage:
         # A run shorter than the golden's may end before the answer contains what it should.
         expect = golden.expect if new_tokens >= self.spec.new_tokens else ""
         return PromptResult(
-            index=index,
-            prompt=self.spec.prompts[index].text,
+            index=golden.index,
+            prompt=self.spec.prompts[golden.index].text,
             text=self.tokenizer.decode(list(answer)),
             expect=expect,
             eager_error=golden.eager_error,

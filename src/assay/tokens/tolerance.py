@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from assay.errors import UsageError
@@ -9,6 +11,66 @@ from assay.errors import UsageError
 # Measured on first green builds; the type is the one the residual stream is computed in.
 FLOOR = {"fp32": 1e-3, "fp16": 0.02, "bf16": 0.15}
 ULP_BITS = {"fp32": 23, "fp16": 10, "bf16": 7}
+UNIT_ROUNDOFF = {"fp32": 2.0**-24, "fp16": 2.0**-11, "bf16": 2.0**-8}
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How far a distribution may move: Kullback-Leibler divergence in nats, and the share of equal first choices."""
+
+    kl_mean: float
+    kl_p999: float
+    same_top1: float
+    kl_least: float = 0.0  # less says that the mode was silently not applied
+
+
+SAME = {
+    "fp32": Limits(1e-8, 1e-6, 1.0),
+    "fp16": Limits(1e-4, 3e-3, 0.995),
+    "bf16": Limits(1e-4, 3e-3, 0.995),
+}
+
+
+@dataclass(frozen=True)
+class Mode:
+    """What is expected of a quantisation mode.
+
+    ``stream`` is the type whose roundings a compiled model may differ by from a golden of the same mode: float32
+    where only weights are quantised, float16 where activations are (a rounding tie may fall either way). ``cost``
+    is what the mode may cost against the fp32 golden; None where it costs nothing.
+    """
+
+    stream: str = "fp32"
+    cost: Limits | None = None
+
+
+_HALF = Limits(1e-4, 3e-3, 0.995, 1e-10)
+_EIGHT = Limits(1e-3, np.inf, 0.985, 1e-7)
+_FOUR = Limits(2e-2, np.inf, 0.94, 1e-5)
+
+MODES = {
+    "fp32": Mode(),
+    "bf16": Mode(cost=_HALF),
+    "fp16": Mode(cost=_HALF),
+    "w8": Mode(cost=_EIGHT),
+    "w8a8": Mode("fp16", _EIGHT),
+    "q8_0": Mode(cost=_EIGHT),
+    "q6_k": Mode(cost=_EIGHT),
+    "q4_0": Mode(cost=_FOUR),
+    "q4_1": Mode(cost=_FOUR),
+    "q4_k": Mode(cost=_FOUR),
+    "w4-g32": Mode(cost=_FOUR),
+    "w4-g32z": Mode(cost=_FOUR),
+    "w4-g128": Mode(cost=_FOUR),
+    "w4-g128z": Mode(cost=_FOUR),
+}
+
+
+def mode(quant: str) -> Mode:
+    """What is expected of mode ``quant``. Raises :class:`UsageError` for one that nothing is known of."""
+    if quant not in MODES:
+        raise UsageError(f"tolerance of quant={quant!r}: not known; known: {', '.join(MODES)}")
+    return MODES[quant]
 
 
 def tau(quant: str, top_logit: np.ndarray) -> np.ndarray:
@@ -17,11 +79,10 @@ def tau(quant: str, top_logit: np.ndarray) -> np.ndarray:
     The 4 ulp cover the rounding of the logits themselves, which grows with their size; the floor covers the
     rounding of everything before. ``top_logit`` is [...], the result too.
     """
-    if quant not in FLOOR:
-        raise UsageError(f"log-probability tolerance of quant={quant!r}: not known; known: {', '.join(FLOOR)}")
+    stream = mode(quant).stream
     exponent = np.floor(np.log2(np.maximum(np.abs(top_logit), 2.0**-126)))
-    ulp = 2.0 ** (exponent - ULP_BITS[quant])
-    return np.maximum(4 * ulp, FLOOR[quant])
+    ulp = 2.0 ** (exponent - ULP_BITS[stream])
+    return np.maximum(4 * ulp, FLOOR[stream])
 
 
 def certified(margins: np.ndarray, allowed: np.ndarray) -> int:
