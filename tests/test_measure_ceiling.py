@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import errno
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from assay import cache
 from assay.measure import ceiling
 
 
@@ -45,3 +48,27 @@ def test_every_number_of_streams_reads_every_float_exactly_once() -> None:
             sweep = ceiling._library(width)[f"read_sweep_{streams}"]
             sweep.argtypes, sweep.restype = (ctypes.c_void_p, ctypes.c_long), ctypes.c_float
             assert sweep(ones.ctypes.data + offset, count) == count
+
+
+def test_the_probes_need_no_writable_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The C compiler keeps a cache of its own, by default in the home folder."""
+    (tmp_path / "home").touch()  # a file, so that nothing can be made below it
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("ASSAY_CACHE", str(tmp_path / "cache"))
+    assert ceiling._library.__wrapped__(32).fma_spin
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_cache_that_fills_up_while_something_is_made_is_gone_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ASSAY_CACHE", str(tmp_path))
+
+    def make(path: Path) -> None:
+        if path.is_relative_to(tmp_path):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        path.write_text("made")
+
+    with pytest.warns(UserWarning, match="No space left on device.*going on without it"):
+        assert cache.cached("full/thing", make).read_text() == "made"
+    assert not list((tmp_path / "full").iterdir())

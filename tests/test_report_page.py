@@ -15,6 +15,7 @@ from assay import ledger
 from assay.dashboard import charts, page
 from assay.dashboard.grid import grid
 from assay.dashboard.speed import speeds
+from assay.record import RecordError
 
 VOID = {"meta", "br", "line", "rect", "polyline"}
 
@@ -132,6 +133,12 @@ def test_a_page_is_replaced_whole(tmp_path: Path) -> None:
     assert target.read_text() == "old"
     assert page.write(sample_rows(), target) == target
     assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_page_that_cannot_be_written_is_one_message_with_a_code(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(RecordError, match=r"writing the page: out=.*; the records are untouched"):
+        page.write(sample_rows(), tmp_path / "file" / "report.html")
 
 
 def test_the_grid_has_ops_before_layers_before_models_and_x86_first() -> None:

@@ -92,9 +92,11 @@ def compile(
     with watch.stage("lower"):
         phases = attentions.get(attention).phases
         many, one = (attention if phase in phases else other for phase, other in _VARIANTS.items())
-        logits = lower(whole, goal, quant=quant, attention=many)
-        prefill = lower(steps, goal, quant=quant, attention=many)
-        decode = lower(steps, goal, quant=quant, attention=one, fixed={"S": 1})
+        # The model refuses ids outside the vocabulary before they are fed.
+        choices: dict[str, Any] = {"quant": quant, "trusted": captured.inputs[:1]}
+        logits = lower(whole, goal, attention=many, **choices)
+        prefill = lower(steps, goal, attention=many, **choices)
+        decode = lower(steps, goal, attention=one, **choices, fixed={"S": 1})
     with watch.stage("kernels"):
         kernels = {kernel.name: kernel for plan in (logits, prefill, decode) for kernel in plan.kernels.values()}
         library = codegen.compile_library(kernels.values(), goal)

@@ -13,6 +13,10 @@ class InputError(AnvilError):
     exit_code = 2
 
 
+class IndexRangeError(InputError, IndexError):
+    """An index tensor points outside what it indexes, or an id outside the vocabulary."""
+
+
 class WeightsError(InputError):
     """A weights file is missing, truncated, or does not fit the model's configuration."""
 

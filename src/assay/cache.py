@@ -1,10 +1,12 @@
 """assay's cache of things that can be made again: synthetic weights, tokenizers, compiled probes.
 
-A cache that cannot be written must not stop a run: the thing is made in a temporary folder instead, with one warning.
+A cache that is full or cannot be written must not stop a run: the thing is made in a temporary folder instead, with one
+warning.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import tempfile
@@ -32,12 +34,7 @@ def cached(relative: str, make: Callable[[Path], object]) -> Path:
         final.parent.mkdir(parents=True, exist_ok=True)
         workplace = Path(tempfile.mkdtemp(prefix=".making-", dir=final.parent))
     except OSError as error:
-        _warn_once(str(cache_root()), str(error))
-        fallback = _session_folder() / relative
-        if not fallback.exists():
-            fallback.parent.mkdir(parents=True, exist_ok=True)
-            make(fallback)
-        return fallback
+        return _made_elsewhere(relative, make, error)
     try:
         made = workplace / final.name
         make(made)
@@ -46,9 +43,23 @@ def cached(relative: str, make: Callable[[Path], object]) -> Path:
         except OSError:
             if not final.exists():
                 raise
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        return _made_elsewhere(relative, make, error)
     finally:
         shutil.rmtree(workplace, ignore_errors=True)
     return final
+
+
+def _made_elsewhere(relative: str, make: Callable[[Path], object], error: OSError) -> Path:
+    """The same in this process's own folder, with one warning."""
+    _warn_once(str(cache_root()), str(error))
+    fallback = _session_folder() / relative
+    if not fallback.exists():
+        fallback.parent.mkdir(parents=True, exist_ok=True)
+        make(fallback)
+    return fallback
 
 
 @cache

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Literal
 
 import torch
@@ -28,6 +28,7 @@ def lower(
     attention: str = "flash",
     phase: Phase = "prefill",
     fixed: Mapping[str, int] | None = None,
+    trusted: Collection[str] = (),
 ) -> Plan:
     """The plan that computes ``program`` on ``target``.
 
@@ -35,6 +36,7 @@ def lower(
     number of tokens, the size of dimension 2 of the queries over a cache, to 1. The rule for attention: a causal
     query that is alone (its size is the number 1) runs the ``decode`` kernel unless the variant ``attention`` claims
     that phase, all others that variant.
+    Index tensors are checked at every run, but for the inputs named in ``trusted``: the caller checks those.
 
     Raises :class:`UnsupportedError` naming the op, its arguments and the Python line for what has no lowering, and
     :class:`InputError` for an unknown mode or variant, or ``phase="decode"`` of a program without a cache.
@@ -42,7 +44,7 @@ def lower(
     sizes = dict(fixed or {})
     if phase == "decode":
         sizes[_token_symbol(program)] = 1
-    return Lowering(WRITE_OUT(WRITE_OUT_ATTENTION(program)), target, quant, attention, sizes).run()
+    return Lowering(WRITE_OUT(WRITE_OUT_ATTENTION(program)), target, quant, attention, sizes, trusted).run()
 
 
 def _token_symbol(program: GraphProgram) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from anvil.graph.program import GraphProgram
 from anvil.kernels.base import Kernel
 from anvil.lower.sizes import dense_order, dense_strides, to_size
 from anvil.quant import choose
-from anvil.runtime.plan import Buffer, Plan, Role, Row, Scalar, Size, View
+from anvil.runtime.plan import Buffer, Check, Plan, Role, Row, Scalar, Size, View
 from anvil.targets.base import Target
 
 
@@ -24,11 +24,18 @@ class Context:
     """What a lowering function works with.
 
     ``fixed`` gives symbolic sizes the value they are specialised to. ``quant`` and ``attention`` name the mode of
-    linear layers and the attention kernel for several queries.
+    linear layers and the attention kernel for several queries. Indices in inputs that are ``trusted`` are checked by
+    whoever runs the plan.
     """
 
     def __init__(
-        self, program: GraphProgram, target: Target, quant: str, attention: str, fixed: Mapping[str, int]
+        self,
+        program: GraphProgram,
+        target: Target,
+        quant: str,
+        attention: str,
+        fixed: Mapping[str, int],
+        trusted: Collection[str] = (),
     ) -> None:
         self.program = program
         self.target = target
@@ -39,6 +46,9 @@ class Context:
         self.rows: list[Row] = []
         self.kernels: dict[str, Kernel] = {}
         self.weights: dict[str, str] = {}
+        self.trusted = frozenset(trusted)
+        self.checks: list[Check] = []
+        self.checked: set[tuple[Node, Size, bool]] = set()  # indices, the size they index, whether negative ones count
         self._packed: dict[tuple[int, str], str] = {}  # parameter tensor and layout -> weight buffer
         self.escaping: set[Node] = set()  # nodes whose memory a caller receives
 
@@ -131,6 +141,7 @@ class Context:
             kernels=self.kernels,
             weights=self.weights,
             values=dict(values),
+            checks=tuple(self.checks),
         )
 
     def _all_sizes(self, outputs: Sequence[View]) -> list[Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from operator import getitem
 from typing import Any
 
@@ -17,6 +17,7 @@ from anvil.lower.effects import ordering
 from anvil.lower.generic.emission import emit_copy, emit_group
 from anvil.lower.generic.groups import Graph, partition, remap_dims
 from anvil.lower.generic.ops import table
+from anvil.lower.index_checks import emit_index_checks
 from anvil.lower.sizes import dense_strides, is_dense, product, reshaped_strides, same, simplify
 from anvil.lower.values import Tensor
 from anvil.lower.views import REMAPS, WINDOWS, remapped
@@ -33,9 +34,15 @@ class Lowering(Context):
     """Turns the nodes of one program into rows. ``results`` has what each node has become."""
 
     def __init__(
-        self, program: GraphProgram, target: Target, quant: str, attention: str, fixed: Mapping[str, int]
+        self,
+        program: GraphProgram,
+        target: Target,
+        quant: str,
+        attention: str,
+        fixed: Mapping[str, int],
+        trusted: Collection[str] = (),
     ) -> None:
-        super().__init__(program, target, quant, attention, fixed)
+        super().__init__(program, target, quant, attention, fixed, trusted)
         self.nodes = list(program.module.graph.nodes)
         self.results: dict[Node, Any] = {}
         self.rounded: dict[tuple[Node, str], list[View]] = {}  # inputs of linear layers in modes that round them
@@ -65,8 +72,11 @@ class Lowering(Context):
                 self.result(earlier)
             if node in self.groups:
                 self.results |= emit_group(self, self.groups[node])
+                for member in self.groups[node].nodes:
+                    emit_index_checks(self, member)
             else:
                 self.results[node] = self._lower(node)
+                emit_index_checks(self, node)
         return self.results[node]
 
     def tensor(self, node: Node) -> Tensor:

@@ -66,10 +66,15 @@ class Executable:
     ) -> list[torch.Tensor]:
         """Outputs for ``arguments`` (inputs and run-time weights by buffer or parameter name, any strides).
 
-        Raises :class:`KernelError` naming the row and graph node that crashed or hung.
+        Raises :class:`KernelError` naming the row and graph node that crashed or hung, and :class:`IndexRangeError`
+        for an index tensor that points outside what it indexes.
         """
+        wanted = [*self.plan.outputs, *(View(check.buffer, 0, (), ()) for check in self.plan.checks)]
         with Run(self, values, arguments) as run:
-            return run.rows(0, len(self.plan.rows), self.plan.outputs, threads, timeout)
+            results = run.rows(0, len(self.plan.rows), wanted, threads, timeout)
+        outputs = results[: len(self.plan.outputs)]
+        self.plan.require(bool(flag) for flag in results[len(outputs) :])
+        return outputs
 
     def trace(
         self,

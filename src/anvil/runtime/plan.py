@@ -6,11 +6,13 @@ names of its kernels; an executor runs it row by row, so any row can be intercep
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
 import sympy
 
+from anvil.errors import IndexRangeError
 from anvil.kernels.base import Kernel
 
 Size = int | sympy.Expr
@@ -59,6 +61,14 @@ class Row:
     source: str = ""
 
 
+@dataclass(frozen=True)
+class Check:
+    """After a run the i1 output buffer ``buffer`` must be false; ``message`` says what is wrong if it is not."""
+
+    buffer: str
+    message: str
+
+
 @dataclass
 class Plan:
     """Everything needed to run a compiled graph, in order. ``symbols`` are the run-time sizes it depends on."""
@@ -72,3 +82,10 @@ class Plan:
     kernels: dict[str, Kernel]
     weights: dict[str, str] = field(default_factory=dict)  # weight buffer name -> parameter name in the captured module
     values: dict[str, View] = field(default_factory=dict)  # graph node name -> its value, in the node's own shape
+    checks: tuple[Check, ...] = ()
+
+    def require(self, failed: Iterable[bool]) -> None:
+        """Raise :class:`IndexRangeError` for the first check that failed; one flag for each of ``checks``."""
+        for check, wrong in zip(self.checks, failed, strict=True):
+            if wrong:
+                raise IndexRangeError(f"running plan={self.name}: {check.message}")

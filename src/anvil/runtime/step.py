@@ -14,7 +14,13 @@ from anvil.runtime.executable import Executable
 from anvil.runtime.native import NativeExecutor
 from anvil.runtime.run import Window, located
 
-_NUMPY = {"f32": np.dtype("f4"), "f64": np.dtype("f8"), "i64": np.dtype("i8"), "i32": np.dtype("i4")}
+_NUMPY = {
+    "f32": np.dtype("f4"),
+    "f64": np.dtype("f8"),
+    "i64": np.dtype("i8"),
+    "i32": np.dtype("i4"),
+    "i1": np.dtype("?"),
+}
 
 
 class Step:
@@ -69,13 +75,17 @@ class Step:
         return self._version != self._memory.version
 
     def __call__(self) -> None:
-        """Run once on what ``inputs`` hold; ``outputs`` hold the result. Raises :class:`KernelError`."""
+        """Run once on what ``inputs`` hold; ``outputs`` hold the result.
+
+        Raises :class:`KernelError`, and :class:`IndexRangeError` for an index outside what it indexes."""
         if self.stale:
             raise KernelError(f"running plan={self._of.plan.name}: its memory has moved; bind the step again")
         if self._memory.in_process:
             self._memory.executor.run_prepared(self._prepared)
-            return
-        self._remote()
+        else:
+            self._remote()
+        if self._of.plan.checks:
+            self._of.plan.require(bool(self.outputs[check.buffer]) for check in self._of.plan.checks)
 
     def trace(self, nodes: Sequence[str]) -> dict[str, torch.Tensor]:
         """Run once, reading the values of the named graph nodes as soon as they are complete."""

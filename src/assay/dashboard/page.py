@@ -17,6 +17,7 @@ from assay.dashboard.grid import grid
 from assay.dashboard.speed import speeds
 from assay.ledger import LedgerRow
 from assay.measure import trend
+from assay.record import RecordError
 from assay.record.rows import Note, Row, Run
 
 
@@ -40,15 +41,24 @@ class Totals:
 
 
 def write(rows: Iterable[Row], path: Path) -> Path:
-    """Write the page of ``rows`` to ``path``, whole or not at all; the absolute path."""
+    """Write the page of ``rows`` to ``path``, whole or not at all; the absolute path.
+
+    Raises :class:`RecordError` if there is no room or no permission; a page that was there stays as it was.
+    """
     text = render(list(rows))
-    path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        beside.write_text(text, encoding="utf-8")
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            beside.write_text(text, encoding="utf-8")
+            os.replace(beside, path)
+        finally:
+            beside.unlink(missing_ok=True)
+    except OSError as error:
+        raise RecordError(
+            f"writing the page: out={path}: {error.strerror}; the records are untouched. "
+            "Free some space or give another place, then run `assay report` again."
+        ) from error
     return path.resolve()
 
 

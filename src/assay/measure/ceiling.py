@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import os
 import subprocess
 import sys
 import threading
@@ -178,7 +179,9 @@ def _library(width: int) -> ctypes.CDLL:
     key = sha256(f"{SOURCE.read_text()}{width}{features}".encode()).hexdigest()[:16]
 
     def build(path: Path) -> None:
-        done = subprocess.run([*command, str(path)], capture_output=True, text=True, check=False)
+        scratch = {"ZIG_GLOBAL_CACHE_DIR": str(path.parent), "ZIG_LOCAL_CACHE_DIR": str(path.parent)}
+        environment = {**os.environ, **scratch}  # the compiler's own cache would be in a home that may be read-only
+        done = subprocess.run([*command, str(path)], capture_output=True, text=True, env=environment, check=False)
         if done.returncode:
             raise AssayError(f"compiling the speed probes with {' '.join(command[:4])}: {done.stderr.strip()[:500]}")
 

@@ -47,7 +47,7 @@ class Writer:
     def _message(self, doing: str, error: OSError) -> str:
         return (
             f"{doing} the run record: path={self.path}: {error.strerror}; rows recorded so far are kept. "
-            "Free some space or give another folder with --record, then run again."
+            "Free some space or give another folder for records, then run again."
         )
 
 
