@@ -94,6 +94,44 @@ LOAD_PAST = Edit(
     r"vector.load \1 : \2, \3",
 )
 
+EVERY_OTHER = f"""%one = arith.constant 1 : index
+%two = arith.constant 2 : index
+%every = arith.constant dense<{list(range(0, 32, 2))}> : vector<16xi32>
+%even = arith.muli FIRST, %two : index
+%odd = arith.addi %even, %one : index
+"""
+MASKED = rf"\[(.*), ({VALUE})\], ({VALUE}, {VALUE}) : (memref<.*>>), vector<16xi1>, .*"
+
+
+class Interleaved:
+    """Rotary pairs of neighbours, features 2i and 2i + 1, in the last, masked step of the rope kernel."""
+
+    kernel = "rope"
+
+    def __call__(self, kernel: Kernel) -> Kernel:
+        """The kernel with the fault, if it is this one."""
+        if kernel.name != self.kernel:
+            return kernel
+        before, last = kernel.mlir.split("scf.if", 1)
+        second, first = re.search(rf"({VALUE}) = arith.addi ({VALUE}), %0 : index", last).groups()  # type: ignore[union-attr]
+        start = {first: "%even", second: "%odd"}
+        kinds = "vector<16xi32>, vector<16xi1>, vector<16xf32>"
+
+        def load(m: re.Match[str]) -> str:
+            place = f"%arg0[{m[2]}, {start[m[3]]}] [%every], {m[4]}"
+            return f"{m[1]} = vector.gather {place} : {m[5]}, {kinds} into vector<16xf32>"
+
+        def store(m: re.Match[str]) -> str:
+            return f"vector.scatter %arg3[{m[1]}, {start[m[2]]}] [%every], {m[3]} : {m[4]}, {kinds}"
+
+        last = re.sub(rf"({VALUE}) = vector\.maskedload %arg0{MASKED}", load, last)
+        last = re.sub(rf"vector\.maskedstore %arg3{MASKED}", store, last)
+        last = last.replace("{\n", "{\n" + EVERY_OTHER.replace("FIRST", first), 1)
+        return replace(kernel, mlir=f"{before}scf.if{last}")
+
+
+INTERLEAVED = Interleaved()
+
 #: (fault, edit, op, check that catches it, what its report must say)
 FAULTS = [
     ("eps left out", WITHOUT_EPS, "rms_norm", bound, "outside its bound"),
@@ -108,6 +146,8 @@ FAULTS = [
     ("an accumulator that does not start at zero", FROM_ONE, "linear", integers, "outside its bound"),
     ("a bf16 accumulator", BFLOAT16, "linear", bound, "outside its bound"),
     ("a bf16 accumulator", BFLOAT16, "linear", integers, "outside its bound"),
+    ("interleaved rotary pairs", INTERLEAVED, "rope", bound, "outside its bound"),
+    ("interleaved rotary pairs", INTERLEAVED, "rope", integers, "outside its bound"),
     ("a store past the row", STORE_PAST, "rms_norm", bound, "SIGSEGV"),
     ("a load past the row", LOAD_PAST, "rms_norm", bound, "SIGSEGV"),
 ]
@@ -124,7 +164,12 @@ def judge_of(op: str, variant: str = "naive", examples: int = 60) -> Judge:
     ids=[f"{fault}-{op}-{check.__name__}" for fault, _, op, check, _ in FAULTS],
 )
 def test_fault_in_a_kernel_is_caught(
-    monkeypatch: pytest.MonkeyPatch, fault: str, edit: Edit, op: str, check: Callable[[Judge], None], words: str
+    monkeypatch: pytest.MonkeyPatch,
+    fault: str,
+    edit: Edit | Interleaved,
+    op: str,
+    check: Callable[[Judge], None],
+    words: str,
 ) -> None:
     compile_library, seen = codegen.compile_library, set()
 
@@ -140,6 +185,8 @@ def test_fault_in_a_kernel_is_caught(
     assert words in str(caught.value), fault
 
 
-@pytest.mark.parametrize(("op", "check"), [("rms_norm", bound), ("linear", integers), ("attention_causal", integers)])
+@pytest.mark.parametrize(
+    ("op", "check"), [("rms_norm", bound), ("linear", integers), ("attention_causal", integers), ("rope", bound)]
+)
 def test_same_check_passes_on_the_kernel_as_it_is(op: str, check: Callable[[Judge], None]) -> None:
     check(judge_of(op, examples=20))

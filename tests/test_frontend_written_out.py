@@ -47,3 +47,17 @@ def test_attention_in_f32_keeps_its_mask():
     mask = torch.rand(5, 5, generator=GENERATOR) > 0.4
     program = fused(lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, attn_mask=m), HEADS, HEADS, HEADS, mask)
     assert count(WRITE_OUT_ATTENTION(program), "anvil.attention") == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_attention_of_narrow_types_is_that_of_f32_rounded_once(dtype):
+    heads, keys = HEADS.to(dtype), KEYS.to(dtype)
+    mask = torch.zeros(5, 5, dtype=dtype).masked_fill(torch.rand(5, 5, generator=GENERATOR) > 0.6, -torch.inf)
+
+    def attend(q, k, v, mask):
+        return torch.ops.anvil.attention(q, k, v, mask, 0.3, False, None, None, 0)
+
+    program = WRITE_OUT_ATTENTION(fused(attend, heads, keys, keys + 1, mask))
+    assert count(program, "anvil.attention") == 1
+    want = attend(*(x.float() for x in (heads, keys, keys + 1, mask))).to(dtype)
+    assert torch.equal(run(program, heads, keys, keys + 1, mask), want)

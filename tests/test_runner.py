@@ -135,6 +135,16 @@ def test_what_is_not_a_kernel_library_is_refused(data: bytes) -> None:
         elf.place(data, 1 << 20)
 
 
+@pytest.mark.parametrize("force", ["in-process", "runner"])
+def test_a_library_for_another_machine_is_refused(force: str) -> None:
+    executor = open_executor(AVX2, force=force)
+    library = codegen.compile_library([POKE], targets.get("aarch64-neon")).data
+    with pytest.raises(InputError, match="it is for machine=aarch64, expected x86_64"):
+        executor.load(library)
+    executor.load(codegen.compile_library([POKE], AVX2).data)
+    executor.close()
+
+
 def with_pointers(target: targets.Target) -> bytes:
     """A library with a pointer to a symbol of its own that is visible outside, and one to a symbol that is not."""
     ir = """

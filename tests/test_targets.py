@@ -26,32 +26,39 @@ def names(pattern: str) -> list[str]:
     return [target.name for target in targets.select(pattern)]
 
 
+def models(isa: str, *, quick: bool | None = None) -> list[str]:
+    """CPU models of an ISA; a new one needs no change here."""
+    return [t.name for t in targets.all_targets() if t.isa == isa and quick in (None, t.quick)]
+
+
 def test_an_isa_name_selects_its_quick_models() -> None:
-    assert names("riscv64-rvv") == ["riscv64-rvv-vlen128", "riscv64-rvv-vlen256"]
-    assert names("x86_64-avx512") == ["x86_64-avx512"]
+    for isa in ("riscv64-rvv", "x86_64-avx512"):
+        assert names(isa) == models(isa, quick=True) and names(isa)
+    assert {"riscv64-rvv-vlen128", "riscv64-rvv-vlen256"} <= set(names("riscv64-rvv"))
+    assert names("x86_64-avx512") == ["x86_64-avx512"], "a target's own name stands for itself"
 
 
 def test_an_isa_without_quick_models_selects_all_it_has() -> None:
-    assert names("aarch64-sve") == ["aarch64-sve128", "aarch64-sve256", "aarch64-sve512"]
+    assert models("aarch64-sve", quick=True) == []
+    assert names("aarch64-sve") == models("aarch64-sve")
+    assert len(names("aarch64-sve")) > 1
 
 
 def test_a_list_and_a_glob_select_their_union_once() -> None:
-    assert names("riscv64-*-vlen?56*, riscv64-rvv-vlen256, x86_64-avx512-vnni") == [
-        "riscv64-rvv-vlen256",
-        "riscv64-rvv-vlen256-kept",
-        "riscv64-rvv-vlen256-zvfh",
-        "x86_64-avx512-vnni",
-    ]
+    found = names("riscv64-*-vlen?56*, riscv64-rvv-vlen256, x86_64-avx512-vnni")
+    assert found == sorted(set(found))
+    assert {"riscv64-rvv-vlen256", "x86_64-avx512-vnni"} < set(found)
+    assert all("vlen256" in name or name == "x86_64-avx512-vnni" for name in found)
 
 
-def test_five_targets_are_quick() -> None:
-    assert [target.name for target in targets.quick_targets()] == [
+def test_the_main_targets_are_quick() -> None:
+    assert {target.name for target in targets.quick_targets()} >= {
         "aarch64-neon",
         "riscv64-rvv-vlen128",
         "riscv64-rvv-vlen256",
         "x86_64-avx2",
         "x86_64-avx512",
-    ]
+    }
 
 
 @pytest.mark.parametrize("look_up", [targets.get, targets.select])

@@ -9,6 +9,8 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
+from anvil.errors import InputError
+
 PROT_READ, PROT_WRITE, PROT_EXEC = 1, 2, 4
 
 _MACHINES = {62: "x86_64", 183: "aarch64", 243: "riscv64"}
@@ -37,6 +39,16 @@ class Image:
     span: int
     segments: tuple[Segment, ...]
     symbols: dict[str, int]
+
+
+def require_machine(library: bytes, machine: str) -> None:
+    """Raise :class:`InputError` unless ``library`` was linked for ``machine`` (x86_64, aarch64, riscv64)."""
+    own = _machine(library)
+    if own != machine:
+        raise InputError(
+            f"loading a kernel library: it is for machine={own}, expected {machine}, where this executor runs; compile "
+            "the kernels for a target of that machine"
+        )
 
 
 def span(library: bytes) -> int:

@@ -16,14 +16,15 @@ class Executor(Protocol):
 
     Raises :class:`anvil.errors.KernelError` when a kernel crashes (signal, row) or exceeds ``timeout`` seconds; the
     executor then restarts itself at the next request. Memory handed out before is gone and ``generation`` has counted
-    up; libraries and symbols stay valid, and freeing a lost address does nothing.
+    up; libraries and symbols stay valid, and freeing a lost address does nothing. In this process neither can be
+    caught: it dies, or hangs.
     """
 
     description: str
     generation: int
 
     def load(self, library: bytes) -> int:
-        """Load a shared object; return its handle."""
+        """Load a shared object; return its handle. Raises :class:`anvil.errors.InputError` for another machine's."""
         ...
 
     def symbol(self, library: int, name: str) -> int:

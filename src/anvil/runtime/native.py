@@ -15,6 +15,7 @@ import numpy as np
 
 from anvil.codegen import tools
 from anvil.errors import InputError
+from anvil.runtime import elf
 from anvil.runtime.executor import POISON
 
 _HUGE = 2 << 20  # bytes of a transparent huge page; larger blocks are aligned to it and ask for them
@@ -79,7 +80,9 @@ class NativeExecutor:
     """Implements :class:`anvil.runtime.executor.Executor` by dlopen and a persistent team of threads.
 
     Threads are started when first asked for and stay until :meth:`close`. A run that does not return cannot be
-    stopped from inside its own process, so ``timeout`` is ignored here.
+    stopped from inside its own process: a thread in a kernel holds no lock and no Python, but it cannot be told to
+    leave. So ``timeout`` is ignored here; what may hang is run isolated (``open_executor(target, isolated=True)``), as
+    all checks are.
     """
 
     description = "in-process"
@@ -96,6 +99,7 @@ class NativeExecutor:
         self._closed = False
 
     def load(self, library: bytes) -> int:
+        elf.require_machine(library, os.uname().machine)
         self._libraries.append(_dlopen(library, "anvil-kernels"))
         return len(self._libraries) - 1
 

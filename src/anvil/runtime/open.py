@@ -53,9 +53,9 @@ def open_executor(target: Target, *, isolated: bool = False, force: str | None =
     if way == "in-process":
         return NativeExecutor()
     if way == "bochs":
-        return RunnerExecutor(functools.partial(bochs.connect, target.bochs), description)
+        return RunnerExecutor(functools.partial(bochs.connect, target.bochs), description, target.machine)
     emulator = target.emulator if way == "qemu" else ()
-    return RunnerExecutor(functools.partial(_start_runner, emulator, target.machine), description)
+    return RunnerExecutor(functools.partial(_start_runner, emulator, target.machine), description, target.machine)
 
 
 def _choose(target: Target, isolated: bool, force: str | None) -> Way:

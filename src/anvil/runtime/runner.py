@@ -42,12 +42,14 @@ class Prepared:
 class RunnerExecutor:
     """Implements :class:`anvil.runtime.executor.Executor` over a byte stream.
 
-    ``connect`` starts the process. After a :class:`KernelError` the next request starts another one: memory handed out
-    before is gone (``generation`` has counted up), libraries and their symbols stay valid.
+    ``connect`` starts the process, which runs code of ``machine``. After a :class:`KernelError` the next request starts
+    another one: memory handed out before is gone (``generation`` has counted up), libraries and their symbols stay
+    valid.
     """
 
     connect: Callable[[], Channel]
     description: str
+    machine: str
     generation: int = 0
     _channel: Channel | None = None
     _space: AddressSpace = field(default_factory=AddressSpace)
@@ -55,6 +57,7 @@ class RunnerExecutor:
     _names: dict[int, str] = field(default_factory=dict)
 
     def load(self, library: bytes) -> int:
+        elf.require_machine(library, self.machine)
         base = self._space.reserve(elf.span(library), _CODE_BOUNDARY)
         image = elf.place(library, base)
         if self._channel is not None:

@@ -1,4 +1,8 @@
-"""``anvil::attention`` of other types than f32, written out again: attention kernels compute in f32 only."""
+"""``anvil::attention`` of other types than f32: attention kernels compute in f32 only.
+
+f16 and bf16 are widened for the kernel and its result rounded once: their scores may exceed f16 (65504), and PyTorch
+holds them in f32 too. Everything else is written out again in its own type.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ from anvil.graph.program import GraphProgram
 from anvil.graph.rewrite import GraphPass, by_target, emit, shape_of, sizes_of
 
 aten = torch.ops.aten
+NARROW = {torch.float16, torch.bfloat16}
 
 
 def _repeated(program: GraphProgram, node: Node, x: Node, heads: int) -> Node:
@@ -39,10 +44,30 @@ def _visible(program: GraphProgram, node: Node) -> Node:
     return call(aten.bitwise_and.Tensor, seen, call(aten.gt.Tensor, key, call(aten.sub.Tensor, position, window)))
 
 
-def _write_out(program: GraphProgram, node: Node) -> Node | None:
-    q, k, v, mask, scale, causal, _, softcap, _ = node.args
-    if {item.meta["val"].dtype for item in (q, k, v)} == {torch.float32} and _has_kernel(mask):
+def _rewritten(program: GraphProgram, node: Node) -> Node | None:
+    types = {item.meta["val"].dtype for item in node.args[:3]}
+    if types == {torch.float32} and _has_kernel(node.args[3]):
         return None
+    return _widened(program, node) if types <= NARROW else _written_out(program, node)
+
+
+def _widened(program: GraphProgram, node: Node) -> Node:
+    """The same attention in f32, rounded once."""
+
+    def converted(x: Node, dtype: torch.dtype) -> Node:
+        return emit(program, node, aten._to_copy.default, x, dtype=dtype)
+
+    q, k, v, mask, *rest = node.args
+    if mask is not None and not _has_kernel(mask):
+        mask = converted(mask, torch.float32)
+    wide = [converted(x, torch.float32) for x in (q, k, v)]
+    result = emit(program, node, torch.ops.anvil.attention.default, *wide, mask, *rest)
+    program.notes.append(f"widen_attention: at {source_line(node)}")
+    return converted(result, node.meta["val"].dtype)
+
+
+def _written_out(program: GraphProgram, node: Node) -> Node:
+    q, k, v, mask, scale, causal, _, softcap, _ = node.args
 
     def call(target: object, *args: object) -> Node:
         return emit(program, node, target, *args)
@@ -68,4 +93,4 @@ def _has_kernel(mask: Node | None) -> bool:
     return mask is None or mask.meta["val"].dtype in (torch.bool, torch.float32)
 
 
-WRITE_OUT_ATTENTION = GraphPass("write_out_attention", by_target({torch.ops.anvil.attention.default: _write_out}))
+WRITE_OUT_ATTENTION = GraphPass("write_out_attention", by_target({torch.ops.anvil.attention.default: _rewritten}))
