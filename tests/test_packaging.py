@@ -247,3 +247,17 @@ def test_import_contract_is_broken_by_a_crossing(tmp_path: Path, module: str, st
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stdout + done.stderr
     assert f"{contract} BROKEN" in done.stdout
+
+
+# --- small costs -----------------------------------------------------------------------------------------------------
+
+
+def test_overheads_prints_what_the_decisions_quote() -> None:
+    command = [sys.executable, str(ROOT / "ci" / "overheads.py"), "--repeats", "1"]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    figures = {line[:64].strip(): float(line[64:].split()[0]) for line in printed}
+    assert all(value > 0 for value in figures.values())
+    kinds = {name.split(" of ")[0].split(",")[0] for name in figures}
+    assert kinds >= {"call", "row in process", "link", "compilation"}
+    quoting = [page for page in (ROOT / "docs" / "adr").glob("*.md") if "ci/overheads.py" in page.read_text()]
+    assert len(quoting) == 3
