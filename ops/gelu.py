@@ -61,7 +61,7 @@ def spec(name: str, module: type[torch.nn.Module], golden, rows: tuple[Known, ..
         shapes=Shapes(free={"M": around_tiles(), "N": around_tiles(100)}, size=lambda d: 8 * d["M"] * d["N"]),
         result="M N",
         cost=Cost(lambda d: 8 * d["M"] * d["N"], lambda d, size: 2 * size * d["M"] * d["N"]),
-        specials=("zeros", "denormal", "nan"),
+        specials=("zeros", "denormal", "infinite", "nan", "extreme"),
         known=rows,
         properties=(THREADS, prefix("M", "N")),
     )

@@ -134,7 +134,7 @@ def layer(name: str, module: type[torch.nn.Module], reference: Callable[..., Bou
         cost=COST,
         kind="layer",
         values=VALUES,
-        specials=("zeros", "denormal", "nan"),
+        specials=("zeros", "denormal", "infinite", "nan"),
         causal="S" if causal else "",
         properties=(THREADS, PACKED_PLAIN, *relations),
         quants=("fp32", *QUANTISED),

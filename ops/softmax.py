@@ -75,7 +75,7 @@ SCALED_SOFTMAX = OpSpec(
     result="M N",
     cost=SOFTMAX.cost,
     values=("normal", "positive", "wide", "equal"),
-    specials=(),
+    specials=("zeros", "denormal", "infinite", "nan", "negative_infinite_rows", "extreme"),
     known=(OVERFLOWED,),
     properties=(THREADS, prefix("M")),
 )

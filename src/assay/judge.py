@@ -13,6 +13,7 @@ from assay.backends.protocol import Finding, NotRunHere, Unsupported
 from assay.bench import Bench, Subject
 from assay.case import Case, Example, arrays, known_examples, materialise
 from assay.compare import Mismatch, Verdict
+from assay.exceptions import Allowance
 from assay.explore import Profile, Stop, examples, explore, seed_of
 from assay.quantised import check_cost
 from assay.spec import OpSpec
@@ -44,6 +45,7 @@ class Judge:
 
     ``nodeid`` and ``options`` are the test's path and name and what a command line needs to run it again; ``replayed``
     is the single example to run instead of drawing any; ``stored`` are examples to run before drawn ones.
+    ``allowances`` are the exceptions for this check of this case; ``excused`` counts the examples each one covered.
     """
 
     bench: Bench
@@ -55,6 +57,8 @@ class Judge:
     examples: int = 50
     replayed: Example | None = None
     stored: Sequence[Example] = ()
+    allowances: Sequence[Allowance] = ()
+    excused: dict[Allowance, int] = field(default_factory=dict[Allowance, int])
     tally: Tally = field(default_factory=Tally)
 
     @property
@@ -116,11 +120,28 @@ class Judge:
                 body(example)
         except Finding as finding:
             raise Stop(Finding(report.text(self.case, example, str(finding), **self._context(example)))) from finding
-        except (Mismatch, Unsupported, NotRunHere):
+        except Mismatch:
+            if not self._excuse(example):
+                raise
+        except (Unsupported, NotRunHere):
             raise
         except Exception as error:
             error.add_note(report.text(self.case, example, type(error).__name__, **self._context(example)))
             raise
+
+    def _excuse(self, example: Example) -> bool:
+        """Whether an exception covers an example that failed."""
+        covering = [allowance for allowance in self.allowances if allowance.values == example.values]
+        for allowance in covering:
+            self.excused[allowance] = self.excused.get(allowance, 0) + 1
+        return bool(covering)
+
+    def require_exceptions_needed(self) -> str:
+        """What was excused, for the record. Raises ``Mismatch`` for an exception that no example needed."""
+        for allowance in self.allowances if self.replayed is None else ():
+            if allowance not in self.excused:
+                raise Mismatch(f"{self.case.id}: {allowance}: none of {self.tally.examples} examples needs it; take it out")
+        return "; ".join(f"{count} examples excused: {allowance}" for allowance, count in self.excused.items())
 
     def inputs(self, example: Example) -> list[torch.Tensor]:
         return materialise(self.spec, self.case.format, example)
@@ -164,9 +185,11 @@ class Judge:
 
     def require(self, verdict: Verdict, example: Example, inputs: Sequence[torch.Tensor]) -> None:
         """Count a verdict. Raises ``Mismatch`` with the full report if it did not pass."""
-        self.tally.note(example, verdict)
         if not verdict.passed:
+            if not any(allowance.values == example.values for allowance in self.allowances):
+                self.tally.note(example, verdict)  # what is excused is not the worst of what passed
             raise self._mismatch(example, verdict, inputs)
+        self.tally.note(example, verdict)
 
     def known(self, layouts: Sequence[str]) -> None:
         """Every known input of the spec, in these layouts, gives its right value."""

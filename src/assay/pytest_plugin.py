@@ -231,7 +231,16 @@ def judge(request: pytest.FixtureRequest) -> Judge:
         examples=mark.kwargs["examples"],
         replayed=example,
         stored=stored_examples(config.rootpath / WORST, case.spec),
+        allowances=allowances(config, case, request.node.originalname),
     )
+
+
+def allowances(config: pytest.Config, case: Case, test: str) -> tuple[exceptions.Allowance, ...]:
+    """The exceptions for one check of one case; an expired one fails it."""
+    try:
+        return exceptions.holding(config.rootpath / OPS / exceptions.FILE, case.id, test, datetime.date.today())
+    except UsageError as error:
+        pytest.fail(str(error), pytrace=False)
 
 
 @pytest.fixture
@@ -252,7 +261,9 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[None]:
     before = torch.get_num_threads()
     torch.set_num_threads(1)  # examples are small: a second thread only costs, 20 times on two cores
     try:
-        return (yield)
+        result = yield
+        reason = excused(pyfuncitem)
+        return result
     except (Mismatch, Finding) as error:
         status, reason = "failed", str(error)
     except (Unsupported, NotRunHere) as error:
@@ -269,6 +280,12 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[None]:
     if status == "failed":
         pytest.fail(reason, pytrace=False)
     pytest.skip(f"{status}: {reason}")
+
+
+def excused(item: pytest.Function) -> str:
+    """What exceptions covered in a test that passed. Raises ``Mismatch`` for one that was not needed."""
+    judges = [value for value in item.funcargs.values() if isinstance(value, Judge)]
+    return "; ".join(text for judge in judges if (text := judge.require_exceptions_needed()))
 
 
 def recorder(item: pytest.Function) -> Callable[[str, str], Any] | None:
