@@ -140,7 +140,9 @@ class Judge:
         """What was excused, for the record. Raises ``Mismatch`` for an exception that no example needed."""
         for allowance in self.allowances if self.replayed is None else ():
             if allowance not in self.excused:
-                raise Mismatch(f"{self.case.id}: {allowance}: none of {self.tally.examples} examples needs it; take it out")
+                raise Mismatch(
+                    f"{self.case.id}: {allowance}: none of {self.tally.examples} examples needs it; take it out"
+                )
         return "; ".join(f"{count} examples excused: {allowance}" for allowance, count in self.excused.items())
 
     def inputs(self, example: Example) -> list[torch.Tensor]:

@@ -83,7 +83,9 @@ def _row(key: tuple[str, ...], results: list[Result]) -> LedgerRow:
 def _reason(status: Status, deciding: list[Result], results: list[Result]) -> str:
     if status != "ok":
         return next((r.reason.splitlines()[0] for r in deciding if r.reason), "")
-    return "; ".join(f"{r.check} {r.status}" if r.status != "ok" else r.reason for r in results if r.reason or r.status != "ok")
+    return "; ".join(
+        f"{r.check} {r.status}" if r.status != "ok" else r.reason for r in results if r.reason or r.status != "ok"
+    )
 
 
 def as_json(table: Iterable[LedgerRow]) -> list[dict[str, Any]]:

@@ -5,6 +5,7 @@ Tests ask for the fixture ``judge`` and say which cases they want: ``@pytest.mar
 
 from __future__ import annotations
 
+import datetime
 import functools
 import secrets
 import shlex
@@ -16,11 +17,12 @@ from typing import Any
 import pytest
 import torch
 
-from assay import backends, matrix
+from assay import backends, exceptions, matrix
 from assay.backends.protocol import Finding, NotRunHere, Unsupported
 from assay.bench import Bench, Selection, quick
 from assay.case import Case, Example
 from assay.compare import Mismatch
+from assay.errors import UsageError
 from assay.explore import PROFILES
 from assay.judge import Judge
 from assay.overloads import select, spec
