@@ -51,8 +51,9 @@ def round_trips(repeats: int) -> Iterator[tuple[str, float]]:
         if status(target, isolated=True).runs:
             executor = open_executor(target, isolated=True)
             program, words = one_element_program(executor, target, 1)
-            yield f"call of {target.name}, {executor.description}", median_ms(
-                lambda e=executor, p=program, w=words: e.run(p, w), repeats
+            yield (
+                f"call of {target.name}, {executor.description}",
+                median_ms(lambda e=executor, p=program, w=words: e.run(p, w), repeats),
             )
             executor.close()
 
