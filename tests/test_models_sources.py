@@ -6,6 +6,7 @@ import shutil
 import pytest
 import torch
 
+import anvil
 from anvil import models
 from anvil.errors import WeightsError
 from anvil.models import package_file, synthetic
@@ -52,7 +53,7 @@ def test_synthetic_weights_are_pinned():
     weight = synthetic.build(TINY, seed=3).module.state_dict()["model.layers.0.self_attn.q_proj.weight"]
     assert weight.dtype == torch.float32
     assert abs(float(weight.std()) - 0.02) < 0.002
-    assert [round(float(v), 6) for v in weight[0, :3]] == [-0.049141, -0.0122, 0.013423]
+    assert weight[0, :3].numpy().tobytes().hex() == "5611d33b25c5833c5168983c"
 
 
 def test_rotary_buffers_are_real(tiny):
@@ -114,14 +115,14 @@ def test_shape_that_differs_from_the_configuration(folder):
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "intermediate_size": 40}))
     with pytest.raises(WeightsError, match=r"mlp.*shape=\(.*48.*expected.*40"):
-        models.load(str(folder))
+        anvil.compile(models.load(str(folder)))
 
 
 def test_weights_missing_for_a_deeper_configuration(folder):
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 3}))
     with pytest.raises(WeightsError, match=r"missing; first: model\.layers\.2"):
-        models.load(str(folder))
+        anvil.compile(models.load(str(folder)))
 
 
 def test_unknown_source_lists_the_syntaxes():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from pathlib import Path
 
 import gguf
@@ -14,8 +15,10 @@ import anvil
 from anvil import quant
 from anvil.errors import InputError, WeightsError
 from anvil.models import LoadedModel, synthetic
-from anvil.models.stored import stored_weights
+from anvil.models.gguf_weights import GgufTensors
+from anvil.models.weights import Weights, check_shapes
 from anvil.quant import Stored
+from anvil.runtime.original import Original
 
 CONFIG = {
     "model_type": "llama",
@@ -112,9 +115,12 @@ def stored_in(mode: str, module: torch.nn.Module) -> LoadedModel:
     twin = copy.deepcopy(module)
     for name, weight in twin.named_parameters():
         if weight.ndim == 2:
-            stored[name] = Stored(mode, own.quantise(weight))
-            weight.copy_(own.dequantise(stored[name].weight).float())
-    return LoadedModel(twin, twin.config, None, stored=lambda: stored)
+            numbers = own.quantise(weight)
+            stored[name] = Stored(mode, functools.partial(lambda held: held, numbers))
+            weight.copy_(own.dequantise(numbers).float())
+    held = {name: Original.of(value) for name, value in twin.state_dict().items()}
+    weights = Weights(f"{mode} {id(twin)}", lambda: held, lambda: stored)
+    return LoadedModel("a test", twin.config.to_dict(), weights, lambda: twin)
 
 
 def test_a_file_is_run_as_it_lies(tied: torch.nn.Module) -> None:
@@ -161,27 +167,34 @@ def gguf_reader(path: Path, tensors: dict[str, tuple[str, torch.Tensor]]) -> ggu
 def test_blocks_are_found_by_name_and_their_rows_put_in_order(tied: torch.nn.Module, tmp_path: Path) -> None:
     module = rounded(tied, "q4_0", "q8_0")
     q = module.get_parameter("model.layers.0.self_attn.q_proj.weight")
-    order = torch.randperm(64, generator=torch.Generator().manual_seed(3))
+    heads = module.config.num_attention_heads
+    pairs = q.reshape(heads, 2, 64 // heads // 2, 64).transpose(1, 2).reshape(64, 64)  # as files hold rotary pairs
     tensors = {
         "token_embd.weight": ("q8_0", module.get_parameter("model.embed_tokens.weight")),
-        "blk.0.attn_q.weight": ("q4_0", q[order]),
+        "blk.0.attn_q.weight": ("q4_0", pairs),
         "blk.0.ffn_up.weight": ("q4_0", module.get_parameter("model.layers.0.mlp.up_proj.weight")),
     }
-    found = stored_weights(gguf_reader(tmp_path / "m.gguf", tensors), module)
-    assert {name: stored.mode for name, stored in found.items()} == {
+    weights = file_weights(gguf_reader(tmp_path / "m.gguf", tensors), module)
+    assert {name: stored.mode for name, stored in weights.stored.items()} == {
         "model.embed_tokens.weight": "q8_0",
         "model.layers.0.self_attn.q_proj.weight": "q4_0",
         "model.layers.0.mlp.up_proj.weight": "q4_0",
     }
-    for name, stored in found.items():
-        values = quant.get(stored.mode).dequantise(stored.weight).float()
+    for name, stored in weights.stored.items():
+        values = quant.get(stored.mode).dequantise(stored.read()).float()
         assert torch.equal(values, module.get_parameter(name)), name
+        original = weights.originals[name]
+        assert torch.equal(original.whole(), module.get_parameter(name)), name
+        assert torch.equal(original.rows(3, 9), module.get_parameter(name)[3:9]), name
 
 
-def test_blocks_that_are_not_the_parameter_are_refused(tied: torch.nn.Module, tmp_path: Path) -> None:
-    reader = gguf_reader(tmp_path / "m.gguf", {"blk.0.ffn_up.weight": ("q4_0", torch.ones(96, 64))})
-    with pytest.raises(WeightsError, match=r"blocks of blk.0.ffn_up.weight are not the values of the parameter"):
-        stored_weights(reader, tied)
+def test_blocks_of_another_shape_than_the_parameter_are_refused(tied: torch.nn.Module, tmp_path: Path) -> None:
     reader = gguf_reader(tmp_path / "n.gguf", {"blk.0.ffn_up.weight": ("q4_0", torch.ones(95, 64))})
-    with pytest.raises(WeightsError, match=r"blk.0.ffn_up.weight has bytes=3420, not those of \(96, 64\)"):
-        stored_weights(reader, tied)
+    held = file_weights(reader, tied).originals
+    with pytest.raises(WeightsError, match=r"first: model.layers.0.mlp.up_proj.weight has shape=\(95, 64\), expected"):
+        check_shapes({"model.layers.0.mlp.up_proj.weight": (96, 64)}, held, "a file")
+
+
+def file_weights(reader: gguf.GGUFReader, module: torch.nn.Module) -> Weights:
+    tensors = GgufTensors(lambda: reader, lambda: module.config, lambda: tuple(module.state_dict()))
+    return Weights("a test", tensors.originals, tensors.stored)

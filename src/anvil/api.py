@@ -6,7 +6,6 @@ import os
 import weakref
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import psutil
 import torch
@@ -14,21 +13,19 @@ import torch
 from anvil import attention as attentions
 from anvil import codegen, targets
 from anvil.errors import InputError
-from anvil.frontend.capture import capture
-from anvil.frontend.decoding import greedy, last_row
-from anvil.frontend.incrementalise import incrementalise
-from anvil.frontend.stages import fuse
-from anvil.graph.layers import layer_outputs, module_points
 from anvil.graph.program import GraphProgram
-from anvil.lower import lower
+from anvil.model_plans import Choices, plans_of_model, plans_of_module
+from anvil.model_weights import ModelWeights
 from anvil.models.base import LoadedModel
-from anvil.quant import Stored, choose
+from anvil.pause import without_collection
+from anvil.quant import AS_STORED, choose
 from anvil.runtime import open_executor
 from anvil.runtime.executable import Executable
 from anvil.runtime.executor import Executor
 from anvil.runtime.memory import Memory
-from anvil.runtime.model import CompiledModel, Plans, Points
+from anvil.runtime.model import CompiledModel, Plans
 from anvil.runtime.pack import Packer
+from anvil.runtime.place import place_weights
 from anvil.runtime.program import CompiledProgram, as_weights, signature_of
 from anvil.targets import Target
 from anvil.timing import Stopwatch
@@ -36,7 +33,6 @@ from anvil.timing import Stopwatch
 DEFAULT_TARGET = "x86_64-avx2"
 DEFAULT_CONTEXT = 2048  # tokens, where neither the caller nor the model's configuration gives fewer
 KV_TYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16, "int8": torch.int8}
-_VARIANTS = {"prefill": "flash", "decode": "decode"}  # for phases that the chosen variant does not claim
 PREFILL_CHUNK = 512  # tokens of a prompt fed at a time: bounds the arena, changes no bit
 
 
@@ -75,57 +71,50 @@ def compile(
     goal = _checked(target, attention)
     if kv not in KV_TYPES:
         raise InputError(f"compiling a model: kv={kv!r} is unknown; expected one of {list(KV_TYPES)}")
-    module, stored = _opened(model, quant)
-    context = _context(module, context)
     for name, value in (("max_prefill", max_prefill), ("threads", threads)):
         if value is not None and value < 1:
             raise InputError(f"compiling a model: {name}={value}, expected at least 1")
+    if quant != AS_STORED:
+        choose(quant)  # known, before anything takes time
+    context = _context(model, context)
     watch = Stopwatch()
-    with watch.stage("capture"):
-        captured = _capture_model(module, context)
-        captured.stored = {name: stored[path] for name, path in captured.paths.items() if path in stored}
-    with watch.stage("fuse"):
-        whole = fuse(captured)
-        vocabulary = int(_logits_of(whole).shape[-1])
-    with watch.stage("incrementalise"):
-        steps = greedy(last_row(incrementalise(whole, KV_TYPES[kv])))
-    with watch.stage("lower"):
-        phases = attentions.get(attention).phases
-        many, one = (attention if phase in phases else other for phase, other in _VARIANTS.items())
-        # The model refuses ids outside the vocabulary before they are fed.
-        choices: dict[str, Any] = {"quant": quant, "trusted": captured.inputs[:1]}
-        logits = lower(whole, goal, attention=many, **choices)
-        prefill = lower(steps, goal, attention=many, **choices)
-        decode = lower(steps, goal, attention=one, **choices, fixed={"S": 1})
-    with watch.stage("kernels"):
-        kernels = {kernel.name: kernel for plan in (logits, prefill, decode) for kernel in plan.kernels.values()}
-        library = codegen.compile_library(kernels.values(), goal)
+    choices = Choices(goal, quant, attention, context, KV_TYPES[kv])
+    with without_collection():
+        if isinstance(model, LoadedModel):
+            plans = plans_of_model(model, choices, watch)
+        else:
+            plans, params = plans_of_module(model, choices, watch)
+        with watch.stage("kernels"):
+            each = (plans.logits, plans.prefill, plans.decode)
+            kernels = {kernel.name: kernel for plan in each for kernel in plan.kernels.values()}
+            library = codegen.compile_library(kernels.values(), goal)
     with watch.stage("pack"):
         memory = _memory(executor, goal, library)
-        pack = Packer(quant, goal, stored=captured.stored, measure=measure_weights)
-        shared = {"pack": pack, "params": captured.params}
-        plans = Plans(
-            logits=Executable(logits, memory, **shared, name="logits", arena="arena.logits"),
-            prefill=Executable(prefill, memory, **shared, name="prefill"),
-            decode=Executable(decode, memory, **shared, name="decode"),
+        if isinstance(model, LoadedModel):
+            weights = ModelWeights(model, plans, choices, measure=measure_weights)
+            pack, params, made, file = weights.pack, weights.params(), weights.rows, weights.file_name()
+        else:
+            pack = Packer(quant, goal, measure=measure_weights)
+            made, file = (lambda: list(pack.rows.values())), None
+        shared = {"pack": pack, "params": params}
+        runnable = Plans(
+            logits=Executable(plans.logits, memory, **shared, name="logits", arena="arena.logits"),
+            prefill=Executable(plans.prefill, memory, **shared, name="prefill"),
+            decode=Executable(plans.decode, memory, **shared, name="decode"),
         )
-        for executable in plans.each().values():
-            executable.upload()
+        rows = place_weights(list(runnable.each().values()), memory, made, file)
     return CompiledModel(
-        plans,
+        runnable,
         memory,
-        vocabulary=vocabulary,
+        vocabulary=plans.vocabulary,
         context=context,
         chunk=min(max_prefill, context),
         threads=threads or physical_cores(),
-        layers={layer: node for layer, node in layer_outputs(whole).items() if node in logits.values},
-        inside=Points(
-            [point for point in module_points(whole) if point.node in logits.values],
-            [point for point in module_points(steps) if point.node in decode.values],
-        ),
+        layers=plans.layers,
+        inside=plans.inside,
         compile_ms=watch.ms,
         labels={"target": goal.name, "quant": quant, "attention": attention, "kv": kv},
-        weights=[replace(row, parameter=captured.paths[row.parameter]) for row in pack.rows.values()],
+        weights=[replace(row, parameter=plans.paths[row.parameter]) for row in rows],
     )
 
 
@@ -149,6 +138,9 @@ def compile_program(
 
     Raises: as :func:`compile`.
     """
+    from anvil.frontend.stages import fuse
+    from anvil.lower import lower
+
     goal = _checked(target, attention)
     watch = Stopwatch()
     with watch.stage("fuse"):
@@ -182,48 +174,13 @@ def _checked(target: str, variant: str) -> Target:
     return targets.get(target)
 
 
-def _opened(model: torch.nn.Module | LoadedModel, mode: str) -> tuple[torch.nn.Module, dict[str, Stored]]:
-    """The module, and what its source holds quantised already; checks ``mode`` before anything takes time."""
-    stored = model.stored() if isinstance(model, LoadedModel) and model.stored is not None and mode != "fp32" else {}
-    choose(mode, stored)
-    return model.module if isinstance(model, LoadedModel) else model, stored
-
-
-def _context(model: torch.nn.Module, asked: int | None) -> int:
+def _context(model: torch.nn.Module | LoadedModel, asked: int | None) -> int:
     """Tokens of cache per sequence: as asked for, else by the model's configuration."""
-    made_for = getattr(getattr(model, "config", None), "max_position_embeddings", None)
+    if isinstance(model, LoadedModel):
+        made_for = model.context
+    else:
+        made_for = getattr(getattr(model, "config", None), "max_position_embeddings", None)
     context = asked if asked is not None else min(made_for or DEFAULT_CONTEXT, DEFAULT_CONTEXT)
     if context < 1 or (made_for is not None and context > made_for):
         raise InputError(f"compiling a model: context={context}, expected 1..{made_for or 'any'} tokens for this model")
     return context
-
-
-def _capture_model(model: torch.nn.Module, context: int) -> GraphProgram:
-    """The forward pass from ids to logits; transformers models without their own cache."""
-    ids = torch.zeros((2, max(2, min(8, context))), dtype=torch.int64)
-    is_transformers = hasattr(model, "config") and hasattr(model, "generation_config")
-    return capture(
-        model,
-        (ids,),
-        ({0: "B", 1: "S"},),
-        type(model).__name__,
-        ranges={"S": (1, max(2, context))},
-        kwargs={"use_cache": False} if is_transformers else None,
-        select=_logits if is_transformers else None,
-    )
-
-
-def _logits(output: Any) -> torch.Tensor:
-    return output.logits
-
-
-def _logits_of(program: GraphProgram) -> torch.Tensor:
-    outputs: Any = program.module.graph.output_node().args[0]
-    value = outputs[0].meta["val"]
-    if len(outputs) != 1 or value.ndim != 3:
-        shapes = [tuple(output.meta["val"].shape) for output in outputs]
-        raise InputError(
-            f"compiling {program.name!r} as a language model: it returns {shapes}, "
-            "expected one tensor [batch, tokens, vocabulary]; use compile_program for other programs"
-        )
-    return value

@@ -38,13 +38,17 @@ def key(*parts: str | bytes) -> str:
     return digest.hexdigest()
 
 
+def look_up(name: str) -> bytes | None:
+    """The entry called ``name``; None when it is absent or damaged."""
+    return _unwritten.get(name) or _read(directory() / name[:2] / name)
+
+
 def get_or_make(name: str, make: Callable[[], bytes]) -> bytes:
     """The entry called ``name``, made and stored first when it is absent or damaged."""
-    path = directory() / name[:2] / name
-    found = _unwritten.get(name) or _read(path)
+    found = look_up(name)
     if found is None:
         found = make()
-        if not _write(path, found):
+        if not _write(directory() / name[:2] / name, found):
             _unwritten[name] = found
     return found
 

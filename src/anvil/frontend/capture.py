@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 
@@ -171,7 +172,9 @@ def _stored_tensor(exported: ExportedProgram, target: str) -> torch.Tensor:
 
 def _memory(tensor: torch.Tensor) -> tuple[Any, ...]:
     """Equal for tensors that are the same window on the same memory (tied weights)."""
-    return (tensor.untyped_storage().data_ptr(), tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype)
+    storage = tensor.untyped_storage()
+    memory = storage._cdata if isinstance(tensor, FakeTensor) else storage.data_ptr()  # a fake has no address
+    return (memory, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype)
 
 
 def _placeholder_name(path: str, taken: set[str]) -> str:

@@ -51,7 +51,7 @@ def last_row(program: GraphProgram) -> GraphProgram:
     result.inputs = (*program.inputs, LAST)
     result.notes.append(f"last_row: one row from {source.name} on")
     finish(result)
-    propagate(result.module, mode_of(result))
+    propagate(result.module, mode_of(result))  # costs what is new: the calls after the row was taken
     return result
 
 

@@ -7,12 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeGuard
 
 import torch
-from torch._dispatch.python import enable_python_dispatcher
 from torch.fx import Graph, Node
 from torch.fx._lazy_graph_module import _LazyGraphModule
-from torch.fx.node import map_aggregate
 
 import anvil.graph.ops  # noqa: F401  (registers torch.ops.anvil)
+from anvil.graph.inference import infer
 from anvil.graph.program import GraphProgram
 from anvil.graph.symbolic import mode_of
 
@@ -76,11 +75,6 @@ def argument(node: Node, name: str) -> Any:
     raise KeyError(f"{node.target} has no argument {name!r}")
 
 
-def value_of(item: Any) -> Any:
-    """Metadata of a node (fake tensor or symbolic size); anything else is its own value."""
-    return item.meta["val"] if isinstance(item, Node) else item
-
-
 def shape_of(node: Node) -> tuple[int | torch.SymInt, ...]:
     return tuple(node.meta["val"].shape)
 
@@ -123,8 +117,7 @@ def emit(program: GraphProgram, before: Node, target: Callable[..., Any], *args:
     with program.module.graph.inserting_before(before):
         node = program.module.graph.call_function(target, args, kwargs)
     node.meta.update({key: before.meta[key] for key in INHERITED_META if key in before.meta})
-    with mode_of(program), enable_python_dispatcher():
-        node.meta["val"] = target(*map_aggregate(node.args, value_of), **map_aggregate(node.kwargs, value_of))
+    node.meta["val"] = infer(mode_of(program), target, node.args, node.kwargs)
     return node
 
 

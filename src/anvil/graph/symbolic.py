@@ -10,15 +10,15 @@ from collections.abc import Mapping, Sequence
 
 import sympy
 import torch
-from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo.source import ConstantSource
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv, ValueRangesSLoc
-from torch.fx.passes.fake_tensor_prop import FakeTensorProp
+from torch.fx.node import map_aggregate
 from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.value_ranges import ValueRanges
 
 from anvil.errors import InputError
+from anvil.graph.inference import infer, value_of
 from anvil.graph.program import GraphProgram
 
 # Metadata is computed for the general case: a symbolic size is at least 2, so that no size is taken for a broadcast
@@ -81,12 +81,16 @@ def fake_copy(mode: FakeTensorMode, tensor: torch.Tensor, names: Mapping[int, st
 
 
 def propagate(module: torch.fx.GraphModule, mode: FakeTensorMode) -> None:
-    """Recompute ``meta["val"]`` of every node from the placeholders' metadata.
+    """Recompute ``meta["val"]`` of every call from the placeholders' metadata.
 
     Raises InputError if the graph turns out to hold only for particular values of a symbolic size.
     """
-    values = [node.meta["val"] for node in module.graph.nodes if node.op == "placeholder"]
-    with enable_python_dispatcher():  # composite kernels in C++ would ask for sizes as numbers, and fix them
-        FakeTensorProp(module, mode).propagate_dont_convert_inputs(*values)
+    for node in module.graph.nodes:
+        if node.op == "call_function":
+            node.meta["val"] = infer(mode, node.target, node.args, node.kwargs)
+        elif node.op == "output":
+            node.meta["val"] = map_aggregate(node.args[0], value_of)
+        elif node.op != "placeholder":
+            raise InputError(f"propagating shapes: {node.op} {node.target}, expected calls of functions only")
     if fixed := {str(symbol): value for symbol, value in mode.shape_env.replacements.items()}:
         raise InputError(f"symbolic sizes were fixed while propagating shapes: {fixed}; expected them to stay free")

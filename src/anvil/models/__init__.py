@@ -6,8 +6,6 @@ import importlib
 import pkgutil
 from functools import cache
 
-import torch
-
 from anvil.errors import WeightsError
 from anvil.models.base import LoadedModel, Source
 
@@ -22,14 +20,14 @@ def sources() -> tuple[Source, ...]:
     return tuple(sorted(found, key=lambda source: (":" not in source.syntax, source.kind)))
 
 
-def load(source: str, *, dtype: torch.dtype = torch.float32) -> LoadedModel:
-    """Load a causal language model in ``dtype`` from a source such as ``model.gguf`` or ``synthetic:config.json``.
+def load(source: str) -> LoadedModel:
+    """Open a causal language model from a source such as ``model.gguf`` or ``synthetic:config.json``.
 
-    Raises :class:`WeightsError`: nothing such exists, the file is damaged, a weight is missing or has another
-    shape than the configuration says.
+    Raises :class:`WeightsError`: nothing such exists, the file is damaged, a shard is missing. Weights
+    are read when the model is compiled.
     """
     for candidate in sources():
         if candidate.matches(source):
-            return candidate.load(source, dtype)
+            return candidate.load(source)
     known = ", ".join(candidate.syntax for candidate in sources())
     raise WeightsError(f"loading source={source!r}: no such file or folder; expected one of: {known}")

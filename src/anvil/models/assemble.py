@@ -38,14 +38,13 @@ def quiet_transformers() -> Iterator[Any]:
 
 def causal_lm(
     folder: Path | None,
-    dtype: torch.dtype,
     *,
     what: str,
     gguf_file: str | None = None,
     config: Any | None = None,
     state: Mapping[str, torch.Tensor] | None = None,
 ) -> torch.nn.Module:
-    """A causal language model from a folder, from a GGUF file in it, or from ``config`` and ``state``.
+    """A causal language model in float32, from a folder, from a GGUF file in it, or from ``config`` and ``state``.
 
     Raises :class:`WeightsError` when the weights cannot be read, or do not give every parameter its shape.
     """
@@ -58,7 +57,7 @@ def causal_lm(
         try:
             module, info = auto.from_pretrained(
                 folder,
-                dtype=dtype,
+                dtype=torch.float32,
                 local_files_only=True,
                 ignore_mismatched_sizes=True,
                 output_loading_info=True,

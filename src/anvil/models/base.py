@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,48 +12,106 @@ from typing import Any
 import torch
 
 from anvil.errors import WeightsError
+from anvil.models.weights import Weights, check_shapes
 from anvil.quant import Stored
+from anvil.runtime.original import Original
 
 
-@dataclass(frozen=True)
+@dataclass
 class LoadedModel:
-    """A causal language model in PyTorch, ready to be compiled or to serve as the yardstick.
+    """A causal language model, ready to be compiled; what is not needed for that is read when it is asked for.
 
-    ``module`` maps int64 ids [B, S] to logits [B, S, vocabulary]. ``tokenizer`` is None where the source has none.
-    ``provenance`` says where the weights come from: source, kind, and the SHA-256 of what was read. ``stored`` reads,
-    where the source holds quantised matrices, these as they lie in it, by parameter name.
+    ``settings`` are the keys of its config.json, ``weights`` its tensors by parameter name. ``what`` names it in
+    messages. ``stop_ids`` end a generation. ``facts`` says where the weights come from, with the SHA-256 of what was
+    read.
     """
 
-    module: torch.nn.Module
-    config: Any
-    tokenizer: Any | None
-    provenance: dict[str, Any] = field(default_factory=dict)
-    stored: Callable[[], dict[str, Stored]] | None = None
+    what: str
+    settings: Mapping[str, Any]
+    weights: Weights
+    load_module: Callable[[], torch.nn.Module]
+    stop_ids: tuple[int, ...] = ()
+    load_tokenizer: Callable[[], Any | None] = lambda: None
+    facts: Callable[[], dict[str, Any]] = field(default=dict)
+    traced: dict[Any, Any] = field(default_factory=dict)  # graphs of the model, kept by whoever traces it
+
+    @functools.cached_property
+    def module(self) -> torch.nn.Module:
+        """The model in PyTorch with its weights, from int64 ids [B, S] to logits [B, S, vocabulary]: the yardstick."""
+        return self.load_module()
+
+    @functools.cached_property
+    def config(self) -> Any:
+        """The configuration as an object of transformers. Raises :class:`WeightsError`."""
+        from anvil.models.skeleton import typed_config
+
+        return typed_config(self.settings)
+
+    @functools.cached_property
+    def skeleton(self) -> torch.nn.Module:
+        """The model in PyTorch, its parameters without values."""
+        from anvil.models.skeleton import skeleton
+
+        return skeleton(self.config)
+
+    @functools.cached_property
+    def parameters(self) -> dict[str, tuple[int, ...]]:
+        """Shapes by name of what a checkpoint holds: parameters, a tied one under its first name, stored buffers."""
+        module = self.skeleton
+        tied = {name for name, _ in module.named_parameters(remove_duplicate=False)} - dict(
+            module.named_parameters()
+        ).keys()
+        return {name: tuple(value.shape) for name, value in module.state_dict().items() if name not in tied}
+
+    def originals(self, wanted: Mapping[str, tuple[int, ...]]) -> Mapping[str, Original]:
+        """The weights of the named parameters. Raises :class:`WeightsError` where one has another shape.
+
+        A source that names, cuts or joins tensors in another way is read through transformers, as a whole.
+        """
+        held = self.weights.originals
+        check_shapes(wanted, held, self.what)
+        if all(name in held for name in wanted):
+            return held
+        held = {name: Original.of(tensor) for name, tensor in self.module.state_dict().items()}
+        check_shapes(wanted, held, self.what)
+        return held
+
+    @functools.cached_property
+    def tokenizer(self) -> Any | None:
+        """The tokenizer that lies beside the weights, as an object of transformers; None where there is none."""
+        return self.load_tokenizer()
+
+    @functools.cached_property
+    def provenance(self) -> dict[str, Any]:
+        """Source, kind, and the SHA-256 of what was read."""
+        return self.facts()
+
+    @property
+    def stored(self) -> Mapping[str, Stored]:
+        """Matrices that the source holds quantised, by parameter name."""
+        return self.weights.stored
 
     @property
     def context(self) -> int:
         """Most positions the model was made for, in tokens."""
-        return int(self.config.max_position_embeddings)
-
-    @property
-    def stop_ids(self) -> tuple[int, ...]:
-        """Ids that end a generation, from the generation configuration or the configuration."""
-        generation = getattr(self.module, "generation_config", None)
-        eos = getattr(generation, "eos_token_id", None)
-        eos = self.config.eos_token_id if eos is None else eos
-        if eos is None:
-            return ()
-        return tuple(eos) if isinstance(eos, list | tuple) else (int(eos),)
+        return int(self.settings.get("max_position_embeddings") or self.config.max_position_embeddings)
 
 
 @dataclass(frozen=True)
 class Source:
-    """A way to get weights. ``load(text, dtype)`` gets the text of the source as the user wrote it."""
+    """A way to get weights. ``load(text)`` gets the text of the source as the user wrote it."""
 
     kind: str
     syntax: str  # for error messages and documentation
     matches: Callable[[str], bool]
-    load: Callable[[str, torch.dtype], LoadedModel]
+    load: Callable[[str], LoadedModel]
+
+
+def ids_of(value: int | list[int] | None) -> tuple[int, ...]:
+    """``eos_token_id`` as files spell it: a number, a list, or nothing."""
+    if value is None:
+        return ()
+    return tuple(value) if isinstance(value, list) else (int(value),)
 
 
 def sha256(paths: list[Path]) -> str:

@@ -1,68 +1,95 @@
-"""Weights from one GGUF file: ``path/to/model.gguf``. Quantised tensors are expanded to the asked type."""
+"""Weights from one GGUF file: ``path/to/model.gguf``."""
 
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import metadata
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
-import gguf
-import torch
-
+from anvil.codegen import cache
 from anvil.errors import WeightsError
 from anvil.models import assemble
-from anvil.models.base import LoadedModel, Source, existing, sha256
-from anvil.models.stored import stored_weights
+from anvil.models.base import LoadedModel, Source, existing, ids_of, sha256
+from anvil.models.gguf_weights import GgufTensors, read_checked
+from anvil.models.weights import Weights, fingerprint
 
 
-def load(text: str, dtype: torch.dtype) -> LoadedModel:
-    """Load a GGUF file with its tokenizer. Raises :class:`WeightsError` for a damaged or truncated one."""
+def load(text: str) -> LoadedModel:
+    """Open a GGUF file with its tokenizer. Raises :class:`WeightsError` for a damaged or truncated one.
+
+    Parsing the header takes seconds, above all the vocabulary in it; the configuration found is kept in the cache.
+    """
     path = existing(Path(text), f"GGUF file {text}")
-    with _parse_once():
-        reader = _checked(path)
-        module = assemble.causal_lm(path.parent, dtype, what=f"GGUF file {path}", gguf_file=path.name)
-        tokenizer = assemble.tokenizer(path.parent, gguf_file=path.name)
-    return LoadedModel(
-        module=module,
-        config=module.config,
-        tokenizer=tokenizer,
-        provenance={"source": text, "kind": SOURCE.kind, "sha256": sha256([path]), "bytes": path.stat().st_size},
-        stored=functools.partial(stored_weights, reader, module),
+    what = f"GGUF file {path}"
+    mark = fingerprint([path])
+    reader = functools.cache(lambda: read_checked(path))
+    versions = [f"{name}={metadata.version(name)}" for name in ("transformers", "gguf")]
+    settings = json.loads(
+        cache.get_or_make(
+            cache.key("gguf configuration", mark, *versions),
+            lambda: json.dumps(_settings(path, reader())).encode(),
+        )
     )
+    tensors = GgufTensors(reader, lambda: model.config, lambda: tuple(model.parameters))
+    model = LoadedModel(
+        what=what,
+        settings=settings,
+        weights=Weights(mark, tensors.originals, tensors.stored),
+        load_module=lambda: _module(path),
+        stop_ids=ids_of(settings.get("eos_token_id")),
+        load_tokenizer=lambda: _tokenizer(path),
+        facts=lambda: {
+            "source": text,
+            "kind": SOURCE.kind,
+            "sha256": sha256([path]),
+            "bytes": path.stat().st_size,
+        },
+    )
+    return model
+
+
+def _settings(path: Path, reader: Any) -> dict[str, Any]:
+    """The keys of config.json, as transformers translates the header."""
+    with assemble.quiet_transformers(), _parse_once(path, reader):
+        from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
+
+        try:
+            return load_gguf_checkpoint(str(path), return_tensors=False)["config"]
+        except Exception as error:  # anything from KeyError to struct.error for a header that is not what it should be
+            raise WeightsError(f"loading GGUF file {path}: its header cannot be understood: {error!r}") from error
+
+
+def _module(path: Path) -> Any:
+    with _parse_once(path, read_checked(path)):
+        return assemble.causal_lm(path.parent, what=f"GGUF file {path}", gguf_file=path.name)
+
+
+def _tokenizer(path: Path) -> Any | None:
+    with _parse_once(path, read_checked(path)):
+        return assemble.tokenizer(path.parent, gguf_file=path.name)
 
 
 @contextmanager
-def _parse_once() -> Iterator[None]:
-    """Remember what the gguf package has read while a model is being loaded.
+def _parse_once(path: Path, reader: Any) -> Iterator[None]:
+    """Give the gguf package's users what was parsed already, for the time of the block: transformers parses the
+    header for the configuration, the tokenizer and the weights, and builds the table of names once per module."""
+    import gguf
 
-    transformers parses the header for the configuration, the tokenizer and the weights, and builds the table of
-    names once per module; each takes seconds.
-    """
+    original = gguf.GGUFReader
+
+    def again(name: Any, *args: Any) -> Any:
+        return reader if Path(name) == path else original(name, *args)
+
     with (
-        mock.patch.object(gguf, "GGUFReader", functools.cache(gguf.GGUFReader)),
+        mock.patch.object(gguf, "GGUFReader", again),
         mock.patch.object(gguf, "get_tensor_name_map", functools.cache(gguf.get_tensor_name_map)),
     ):
         yield
-
-
-def _checked(path: Path) -> gguf.GGUFReader:
-    """The file, mapped into memory: it is GGUF and holds all the tensors its header promises."""
-    nbytes = path.stat().st_size
-    with path.open("rb") as file:
-        magic = file.read(4)
-    if magic != b"GGUF":
-        raise WeightsError(
-            f"loading GGUF file {path}: it begins with {magic!r}, expected b'GGUF'; this is not a GGUF file"
-        )
-    try:
-        return gguf.GGUFReader(str(path))  # maps every tensor, so it fails where one reaches past the end of the file
-    except Exception as error:
-        raise WeightsError(
-            f"loading GGUF file {path}: bytes={nbytes} is less than its header promises; the file is truncated or "
-            "damaged; download it again"
-        ) from error
 
 
 SOURCE = Source(

@@ -5,8 +5,6 @@ from __future__ import annotations
 from importlib.util import find_spec
 from pathlib import Path
 
-import torch
-
 from anvil import models
 from anvil.errors import WeightsError
 from anvil.models.base import LoadedModel, Source
@@ -29,9 +27,9 @@ def find(text: str) -> Path:
     raise WeightsError(f"loading {text}: package={module} is installed but holds no file={name!r}")
 
 
-def load(text: str, dtype: torch.dtype) -> LoadedModel:
+def load(text: str) -> LoadedModel:
     """Find the file and load it as what it is."""
-    return models.load(str(find(text)), dtype=dtype)
+    return models.load(str(find(text)))
 
 
 SOURCE = Source(

@@ -7,7 +7,7 @@ everything else stay as they are. ``gguf`` asks for every matrix as the file hol
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -20,10 +20,10 @@ AS_STORED = "gguf"
 
 @dataclass(frozen=True)
 class Stored:
-    """A weight as a file holds it: quantised already."""
+    """A weight as a file holds it: quantised already, in ``mode``; ``read()`` gives it."""
 
     mode: str
-    weight: Quantised
+    read: Callable[[], Quantised]
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Choice:
     def quantised(self, parameter: str, mode: QuantMode, weight: torch.Tensor) -> Quantised:
         """``weight`` in ``mode``: exactly as the file holds it if it does, else rounded now."""
         stored = self.stored.get(parameter)
-        return stored.weight if stored is not None and stored.mode == mode.name else mode.quantise(weight)
+        return stored.read() if stored is not None and stored.mode == mode.name else mode.quantise(weight)
 
 
 @dataclass(frozen=True)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
 
+from anvil.dtypes import TORCH_OF_MLIR, itemsize
 from anvil.errors import InputError
 from anvil.runtime.arena import Arena, lifetimes, place
 from anvil.runtime.binding import Binding
 from anvil.runtime.memory import Memory
+from anvil.runtime.original import Original
 from anvil.runtime.pack import Pack
 from anvil.runtime.plan import Plan, View
 from anvil.runtime.run import Run
@@ -36,7 +39,7 @@ class Executable:
         memory: Memory,
         *,
         pack: Pack,
-        params: Mapping[str, torch.Tensor] | None = None,
+        params: Mapping[str, torch.Tensor | Original] | None = None,
         guard: bool = False,
         name: str = "",
         arena: str = "arena",
@@ -46,7 +49,7 @@ class Executable:
         self.memory = memory
         self.binding = Binding(plan)
         self.pack = pack
-        self._params: Mapping[str, torch.Tensor | None] = params or {}
+        self._params: Mapping[str, torch.Tensor | Original | None] = params or {}
         self.guard = guard
         self.arena_block = arena
         self._kernels = sorted({row.kernel for row in plan.rows})
@@ -148,14 +151,39 @@ class Executable:
         """Weight buffers whose contents are known before a run."""
         return [name for name, param in self.plan.weights.items() if param in self._params]
 
-    def _constant(self, name: str) -> int:
-        buffer, param = self.plan.buffers[name], self.plan.weights[name]
-        return self.memory.constant(f"{param}|{buffer.layout}", lambda: self.pack(buffer, param, self._original(param)))
+    def constant_sizes(self) -> dict[str, int]:
+        """Bytes of every constant, by the key it has in memory."""
+        sizes = {}
+        for name in self.constants():
+            buffer = self.plan.buffers[name]
+            sizes[self._key(name)] = math.prod(map(int, buffer.shape)) * itemsize(buffer.dtype)
+        return sizes
 
-    def _original(self, param: str) -> torch.Tensor:
-        tensor = self._params[param]
-        assert tensor is not None, f"{param} was let go before it was packed as this plan wants it"
-        return tensor
+    def fill_constant(self, key: str, out: np.ndarray) -> None:
+        """Pack the constant of that key into bytes at ``out``."""
+        name = next(name for name in self.constants() if self._key(name) == key)
+        buffer, param = self.plan.buffers[name], self.plan.weights[name]
+        if out.nbytes:
+            tensor = torch.from_numpy(out).view(TORCH_OF_MLIR[buffer.dtype]).reshape(*map(int, buffer.shape))
+            self.pack(buffer, param, self._original(param), tensor)
+
+    def _key(self, name: str) -> str:
+        return f"{self.plan.weights[name]}|{self.plan.buffers[name].layout}"
+
+    def _constant(self, name: str) -> int:
+        key = self._key(name)
+
+        def make() -> np.ndarray:
+            data = np.empty(self.constant_sizes()[key], np.uint8)
+            self.fill_constant(key, data)
+            return data
+
+        return self.memory.constant(key, make)
+
+    def _original(self, param: str) -> Original:
+        held = self._params[param]
+        assert held is not None, f"{param} was let go before it was packed as this plan wants it"
+        return held if isinstance(held, Original) else Original.of(held)
 
     def _place_arena(self, nbytes: Mapping[str, int]) -> None:
         """Plan the arena again only when a temporary outgrows its place."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+import numpy as np
 import torch
 
 from anvil.codegen import Library
@@ -39,6 +40,7 @@ class Memory:
         self._functions: dict[str, int] = {}
         self._blocks: dict[str, tuple[int, int]] = {}  # key -> (address, bytes)
         self._constants: dict[str, tuple[int, int]] = {}
+        self._ready: dict[str, np.ndarray] = {}  # constants that lie in this process, whatever becomes of the executor
         self._pool = (0, 0)  # what is left of the pool: [first, last) address
         self._generation = executor.generation
         self._moved = 0
@@ -71,14 +73,25 @@ class Memory:
             self._blocks[key] = (address, nbytes)
         return address
 
-    def constant(self, key: str, make: Callable[[], torch.Tensor]) -> int:
-        """Address of a read-only constant; ``make`` is called when it is not there yet."""
+    def hold(self, constants: Mapping[str, np.ndarray]) -> None:
+        """Take constants that lie ready as bytes in this process, for :meth:`constant` to find.
+
+        In this process kernels read them where they lie.
+        """
+        self._ready |= constants
+
+    def constant(self, key: str, make: Callable[[], np.ndarray]) -> int:
+        """Address of a read-only constant; ``make`` gives its bytes and is called when they are not there yet."""
         self._forget_lost()
         if key not in self._constants:
-            data = as_bytes(make())
+            ready = key in self._ready
+            data = self._ready[key] if ready else make()
+            if ready and self.in_process:
+                self._constants[key] = (data.ctypes.data, data.nbytes)
+                return self._constants[key][0]
             address = self._pooled(max(data.nbytes, 1)) if self.in_process else self.executor.alloc(data.nbytes)
             if data.nbytes:
-                self.executor.write(address, data, readonly=not self.in_process)
+                self.executor.write(address, data.data, readonly=not self.in_process)
             self._constants[key] = (address, data.nbytes)
         return self._constants[key][0]
 

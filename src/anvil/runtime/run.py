@@ -13,6 +13,7 @@ from anvil.dtypes import TORCH_OF_MLIR, itemsize
 from anvil.errors import KernelError
 from anvil.runtime.binding import concrete
 from anvil.runtime.memory import as_bytes
+from anvil.runtime.original import Original
 from anvil.runtime.plan import Buffer, Plan, View
 
 if TYPE_CHECKING:
@@ -68,7 +69,9 @@ class Run:
         """What the buffer holds before the run, None for nothing."""
         if buffer.role == "weight":
             parameter = self._of.plan.weights[name]
-            return self._of.pack(buffer, parameter, self._arguments[parameter])
+            packed = torch.empty(self._shapes[name], dtype=TORCH_OF_MLIR[buffer.dtype])
+            self._of.pack(buffer, parameter, Original.of(self._arguments[parameter]), packed)
+            return packed
         if buffer.role == "input":
             return self._laid_out(name, self._arguments[name])
         return self._arguments[name] if buffer.role == "cache" else None

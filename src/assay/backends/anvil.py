@@ -12,11 +12,7 @@ import torch
 
 from anvil import api, attention, errors, models, targets
 from anvil import quant as quants
-from anvil.frontend.capture import capture
-from anvil.frontend.stages import each_stage
 from anvil.graph.program import GraphProgram
-from anvil.graph.rewrite import GraphPass, calls, emit
-from anvil.lower.coverage import coverage
 from anvil.runtime import open_executor, status
 from anvil.runtime.executor import Executor
 from anvil.runtime.program import CompiledProgram
@@ -72,6 +68,8 @@ class AnvilProgram:
 
     def stages(self) -> Sequence[tuple[str, Callable[..., list[torch.Tensor]]]]:
         """The graph after each pass, run by PyTorch."""
+        from anvil.frontend.stages import each_stage
+
         return [(stage.stage, functools.partial(_run_in_torch, stage)) for stage in each_stage(self.captured)]
 
 
@@ -111,6 +109,8 @@ class AnvilBackend:
         return {"quant": tuple(quants.modes()), "kv": tuple(api.KV_TYPES), **attention.families()}
 
     def coverage(self) -> Sequence[Claim]:
+        from anvil.lower.coverage import coverage
+
         return [Claim(row.name, row.core, row.state, row.how) for row in coverage()]
 
     def compile(self, program: Program, target: str, *, quant: str = "fp32", variant: str = "") -> Compiled:
@@ -152,8 +152,7 @@ class AnvilBackend:
 
     def emulation(self, source: str, quant: str) -> AnvilEmulation:
         try:
-            stored = _model(source).stored if source.endswith(".gguf") and quant != "fp32" else None
-            return AnvilEmulation(quants.choose(quant, stored() if stored else {}))
+            return AnvilEmulation(quants.choose(quant, _model(source).stored if quant != "fp32" else {}))
         except errors.InputError as error:
             raise Unsupported(str(error)) from error
 
@@ -175,11 +174,14 @@ def _capture(program: Program) -> GraphProgram:
     The cache operations enter a graph through anvil's own pass over a model, never by a pattern in PyTorch code, so
     programs of their names are captured as them.
     """
+    from anvil.frontend.capture import capture
+    from anvil.graph.rewrite import GraphPass
+
     sizes = {size for dims in program.dynamic for size in dims.values()}
     ranges = {size: (0, None) for size in sizes}
     module = _CACHED.get(program.name, program.module)
     captured = capture(module, program.example, program.dynamic, program.name, ranges=ranges)
-    return _APPEND_IN_PLACE(captured) if program.name == "kv_append" else captured
+    return GraphPass("append_in_place", _append)(captured) if program.name == "kv_append" else captured
 
 
 @dataclass(eq=False)
@@ -204,14 +206,13 @@ _CACHED: Mapping[str, torch.nn.Module] = {
 
 def _append(program: GraphProgram) -> None:
     """A functional update of a cache becomes a copy of it and ``anvil::kv_append`` on the copy."""
+    from anvil.graph.rewrite import calls, emit
+
     cache, new, past = program.module.graph.find_nodes(op="placeholder")
     for node in calls(program.module.graph, torch.ops.aten.scatter.src):
         copy = emit(program, node, torch.ops.aten.clone.default, cache)
         emit(program, node, torch.ops.anvil.kv_append.default, copy, new, past)
         node.replace_all_uses_with(copy)
-
-
-_APPEND_IN_PLACE = GraphPass("append_in_place", _append)
 
 
 def _status(name: str) -> TargetStatus:

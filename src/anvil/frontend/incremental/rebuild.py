@@ -13,8 +13,8 @@ from anvil.errors import UnsupportedError
 from anvil.frontend.incremental.roles import Axis, Role, plain
 from anvil.frontend.index_formulas import Formulas
 from anvil.graph.describe import describe_node
+from anvil.graph.inference import infer
 from anvil.graph.program import GraphProgram
-from anvil.graph.rewrite import value_of
 from anvil.graph.symbolic import mode_of, symbol_name
 
 aten = torch.ops.aten
@@ -90,8 +90,7 @@ class Rebuild:
         node = self.graph.call_function(target, args, kwargs)
         if self._origin is not None:
             node.meta.update({key: self._origin.meta[key] for key in _INHERITED_META if key in self._origin.meta})
-        with self.mode:
-            node.meta["val"] = target(*map_aggregate(node.args, value_of), **map_aggregate(node.kwargs, value_of))
+        node.meta["val"] = infer(self.mode, target, node.args, node.kwargs)
         return node
 
     def copy(self, old: Node) -> Node:

@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from anvil.graph.inference import value_of
 from anvil.graph.program import GraphProgram
-from anvil.graph.rewrite import INT_MAX, GraphPass, argument, by_target, is_call, respell, shape_of, value_of
+from anvil.graph.rewrite import INT_MAX, GraphPass, argument, by_target, is_call, respell, shape_of
 
 aten = torch.ops.aten
 
