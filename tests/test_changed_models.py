@@ -45,7 +45,7 @@ def bound(module, golden, ids):
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_logits_are_inside_the_bound_and_tokens_are_those_of_fp64(name, monkeypatch):
     module, program = captured(name)
-    monkeypatch.setattr("anvil.api.capture", lambda *_, **__: program)  # capturing again takes most of the time
+    monkeypatch.setattr("anvil.model_trace.capture", lambda *_, **__: program)  # capturing again takes most of the time
     golden = in_double(program)
     model = anvil.compile(module, TARGET, context=CONTEXT)
 

@@ -153,19 +153,26 @@ class Executable:
 
     def constant_sizes(self) -> dict[str, int]:
         """Bytes of every constant, by the key it has in memory."""
-        sizes = {}
-        for name in self.constants():
-            buffer = self.plan.buffers[name]
-            sizes[self._key(name)] = math.prod(map(int, buffer.shape)) * itemsize(buffer.dtype)
-        return sizes
+        shapes = {name: self._shape(name) for name in self.constants()}
+        return {
+            self._key(name): math.prod(shape) * itemsize(self.plan.buffers[name].dtype)
+            for name, shape in shapes.items()
+        }
 
     def fill_constant(self, key: str, out: np.ndarray) -> None:
         """Pack the constant of that key into bytes at ``out``."""
         name = next(name for name in self.constants() if self._key(name) == key)
         buffer, param = self.plan.buffers[name], self.plan.weights[name]
         if out.nbytes:
-            tensor = torch.from_numpy(out).view(TORCH_OF_MLIR[buffer.dtype]).reshape(*map(int, buffer.shape))
+            tensor = torch.from_numpy(out).view(TORCH_OF_MLIR[buffer.dtype]).reshape(self._shape(name))
             self.pack(buffer, param, self._original(param), tensor)
+
+    def _shape(self, name: str) -> tuple[int, ...]:
+        """The shape of a constant; where the plan has sizes in it, it is not packed and that of its parameter."""
+        shape = self.plan.buffers[name].shape
+        if all(isinstance(size, int) or size.is_Integer for size in shape):
+            return tuple(map(int, shape))
+        return tuple(self._original(self.plan.weights[name]).shape)
 
     def _key(self, name: str) -> str:
         return f"{self.plan.weights[name]}|{self.plan.buffers[name].layout}"
