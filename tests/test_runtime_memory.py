@@ -35,7 +35,7 @@ def test_constants_of_this_process_lie_side_by_side() -> None:
     memory = Memory(executor, codegen.compile_library([rms_norm.build(target)], target))
     weights = {f"w{n}": torch.full((n,), float(n)) for n in (100, 3, 1000, 0, 16)}
     places = {
-        name: memory.constant(name, lambda weight=weight: weight.numpy().view(np.uint8))
+        name: memory.constant(name, lambda weight=weight: weight.view(torch.uint8).numpy())
         for name, weight in weights.items()
     }
     assert all(address % 64 == 0 for address in places.values())

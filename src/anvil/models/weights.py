@@ -35,15 +35,6 @@ class Weights:
         return self.open_stored()
 
 
-def fingerprint(self) -> str: ...
-
-    @property
-    def originals(self) -> Mapping[str, Original]: ...
-
-    @property
-    def stored(self) -> Mapping[str, Stored]: ...
-
-
 def fingerprint(paths: Iterable[Path], *more: str) -> str:
     """Hash of which files these are, without reading them: place, size, and when they were last changed.
 
