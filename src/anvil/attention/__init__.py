@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import functools
-import importlib
-import pkgutil
 
 from anvil.attention.base import AttentionVariant, Visibility
+from anvil.discovery import offered
 from anvil.errors import InputError
 
 __all__ = ["AttentionVariant", "Visibility", "families", "get", "variants"]
@@ -15,8 +14,7 @@ __all__ = ["AttentionVariant", "Visibility", "families", "get", "variants"]
 @functools.cache
 def variants() -> dict[str, AttentionVariant]:
     """Every attention variant by name."""
-    modules = [importlib.import_module(f"{__name__}.{info.name}") for info in pkgutil.iter_modules(__path__)]
-    found = [module.VARIANT for module in modules if hasattr(module, "VARIANT")]
+    found = offered(__name__, __path__, "VARIANT")
     return {variant.name: variant for variant in sorted(found, key=lambda variant: variant.name)}
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import functools
-import importlib
-import pkgutil
 from types import ModuleType
 
+from anvil.discovery import modules
 from anvil.errors import UnsupportedError
 
 __all__ = ["get", "names"]
@@ -14,8 +13,7 @@ __all__ = ["get", "names"]
 
 @functools.cache
 def _modules() -> dict[str, ModuleType]:
-    modules = {info.name: importlib.import_module(f"{__name__}.{info.name}") for info in pkgutil.iter_modules(__path__)}
-    return {name: module for name, module in sorted(modules.items()) if hasattr(module, "build")}
+    return {name: module for name, module in modules(__name__, __path__).items() if hasattr(module, "build")}
 
 
 def names() -> list[str]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from functools import cache
 
+from anvil.discovery import offered
 from anvil.errors import WeightsError
 from anvil.models.base import LoadedModel, Source
 
@@ -15,8 +14,7 @@ __all__ = ["LoadedModel", "Source", "load", "sources"]
 @cache
 def sources() -> tuple[Source, ...]:
     """Every known source, those with a prefix first (a path could match anything)."""
-    modules = [importlib.import_module(f"{__name__}.{info.name}") for info in pkgutil.iter_modules(__path__)]
-    found = [module.SOURCE for module in modules if hasattr(module, "SOURCE")]
+    found = offered(__name__, __path__, "SOURCE")
     return tuple(sorted(found, key=lambda source: (":" not in source.syntax, source.kind)))
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import functools
-import importlib
-import pkgutil
 from collections.abc import Mapping
 
+from anvil.discovery import offered
 from anvil.errors import InputError
 from anvil.quant.base import PackedTensor, Quantised, QuantMode
 from anvil.quant.choice import AS_STORED, Choice, Stored, WeightRow, checked
@@ -28,8 +27,7 @@ __all__ = [
 @functools.cache
 def modes() -> dict[str, QuantMode]:
     """Every quantisation mode by name."""
-    modules = [importlib.import_module(f"{__name__}.{info.name}") for info in pkgutil.iter_modules(__path__)]
-    found = [module.MODE for module in modules if hasattr(module, "MODE")]
+    found = offered(__name__, __path__, "MODE")
     return {mode.name: mode for mode in sorted(found, key=lambda mode: mode.name)}
 
 

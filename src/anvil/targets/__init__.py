@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import fnmatch
 import functools
-import importlib
-import pkgutil
 
+from anvil.discovery import offered
 from anvil.errors import InputError
 from anvil.targets.base import Target
 
@@ -16,8 +15,7 @@ __all__ = ["Target", "all_targets", "get", "quick_targets", "select"]
 @functools.cache
 def all_targets() -> tuple[Target, ...]:
     """Every known target, sorted by name."""
-    modules = [importlib.import_module(f"{__name__}.{info.name}") for info in pkgutil.iter_modules(__path__)]
-    found = [target for module in modules for target in getattr(module, "TARGETS", ())]
+    found = [target for group in offered(__name__, __path__, "TARGETS") for target in group]
     return tuple(sorted(found, key=lambda target: target.name))
 
 

@@ -13,10 +13,9 @@ rounded to f32 one by one and the rest refitted); each module states the fit's r
 from __future__ import annotations
 
 import functools
-import importlib
-import pkgutil
 from collections.abc import Callable
 
+from anvil.discovery import offered
 from anvil.errors import UnsupportedError
 from anvil.kernels.dsl import Val, cast
 from anvil.mlir import ir
@@ -27,8 +26,7 @@ __all__ = ["emit", "functions"]
 @functools.cache
 def functions() -> dict[str, Callable[[Val], Val]]:
     """Every elementary function by name."""
-    modules = [importlib.import_module(f"{__name__}.{info.name}") for info in pkgutil.iter_modules(__path__)]
-    found = [item for module in modules for item in getattr(module, "FUNCTIONS", {}).items()]
+    found = [item for table in offered(__name__, __path__, "FUNCTIONS") for item in table.items()]
     return dict(sorted(found))
 
 

@@ -6,14 +6,13 @@ Composite ops need no entry: they are replaced by what they consist of, unless t
 from __future__ import annotations
 
 import functools
-import importlib
-import pkgutil
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.fx import Node
 
+from anvil.discovery import offered
 from anvil.graph.inline import inline
 from anvil.graph.program import GraphProgram
 from anvil.graph.rewrite import GraphPass
@@ -26,8 +25,7 @@ from anvil.lower.virtual import VIRTUAL
 @functools.cache
 def table() -> dict[Any, Callable[..., Any]]:
     """Every op that is written out."""
-    modules = [importlib.import_module(f"{__name__}.{info.name}") for info in pkgutil.iter_modules(__path__)]
-    return {op: function for module in modules for op, function in module.DECOMPOSITIONS.items()}
+    return {op: function for table in offered(__name__, __path__, "DECOMPOSITIONS") for op, function in table.items()}
 
 
 def _write_out(program: GraphProgram) -> None:

@@ -7,11 +7,10 @@ the others."""
 from __future__ import annotations
 
 import functools
-import importlib
-import pkgutil
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any
+
+from anvil.discovery import offered
 
 Lower = Callable[[Any, Any], Any]
 
@@ -19,15 +18,10 @@ Lower = Callable[[Any, Any], Any]
 @functools.cache
 def table() -> dict[Any, Lower]:
     """Every op with a lowering of its own."""
-    return {op: function for module in _modules() for op, function in getattr(module, "LOWERINGS", {}).items()}
+    return {op: function for rows in offered(__name__, __path__, "LOWERINGS") for op, function in rows.items()}
 
 
 @functools.cache
 def conditions() -> dict[Any, Callable[[Any, Any], bool]]:
     """When the lowering of an op applies; always, if the op is not here."""
-    return {op: applies for module in _modules() for op, applies in getattr(module, "APPLIES", {}).items()}
-
-
-@functools.cache
-def _modules() -> list[ModuleType]:
-    return [importlib.import_module(f"{__name__}.{info.name}") for info in pkgutil.iter_modules(__path__)]
+    return {op: applies for rows in offered(__name__, __path__, "APPLIES") for op, applies in rows.items()}
