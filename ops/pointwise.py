@@ -5,7 +5,7 @@ import torch.nn.functional as F
 
 from assay import bounds, reference
 from assay.formats import BF16, F16, F32
-from assay.metamorphic import THREADS, prefix, scaling
+from assay.metamorphic import THREADS, Property, prefix, scaling
 from assay.spec import Cost, Operand, OpSpec
 from assay.strategies.shapes import Shapes, around_tiles
 
@@ -38,56 +38,48 @@ X, Y = Operand("x", "M N"), Operand("y", "M N")
 TYPES = (F32, F16, BF16)
 SPECIALS = ("zeros", "denormal", "infinite", "nan", "extreme")
 
-ADD = OpSpec(
-    name="add",
-    module=Add,
-    golden=reference.add,
-    bound=bounds.exact,
-    operands=(X, Y),
-    shapes=SHAPES,
-    result="M N",
+
+def elementwise(
+    name: str, module: type[torch.nn.Module], golden, bound, operands: tuple[Operand, ...], **more
+) -> OpSpec:
+    return OpSpec(
+        name=name,
+        module=module,
+        golden=golden,
+        bound=bound,
+        operands=operands,
+        shapes=SHAPES,
+        result="M N",
+        cost=TWO if len(operands) > 1 else ONE,
+        **more,
+    )
+
+
+def exact(name: str, module: type[torch.nn.Module], golden, *relations: Property) -> OpSpec:
+    """One correctly rounded operation, in every type, to the sign of a zero."""
+    properties = (THREADS, prefix("M", "N"), *relations)
+    signs = {"specials": SPECIALS, "signed_zero": True}
+    return elementwise(name, module, golden, bounds.exact, (X, Y), dtypes=TYPES, properties=properties, **signs)
+
+
+ADD = exact("add", Add, reference.add)
+MUL = exact("mul", Mul, reference.mul, scaling("x"))
+SILU = elementwise(
+    "silu",
+    Silu,
+    reference.silu,
+    bounds.silu,
+    (X,),
     dtypes=TYPES,
-    cost=TWO,
-    specials=SPECIALS,
-    signed_zero=True,
-    properties=(THREADS, prefix("M", "N")),
-)
-MUL = OpSpec(
-    name="mul",
-    module=Mul,
-    golden=reference.mul,
-    bound=bounds.exact,
-    operands=(X, Y),
-    shapes=SHAPES,
-    result="M N",
-    dtypes=TYPES,
-    cost=TWO,
-    specials=SPECIALS,
-    signed_zero=True,
-    properties=(THREADS, prefix("M", "N"), scaling("x")),
-)
-SILU = OpSpec(
-    name="silu",
-    module=Silu,
-    golden=reference.silu,
-    bound=bounds.silu,
-    operands=(X,),
-    shapes=SHAPES,
-    result="M N",
-    dtypes=TYPES,
-    cost=ONE,
     specials=SPECIALS,
     properties=(THREADS, prefix("M", "N")),
 )
-SWIGLU = OpSpec(
-    name="swiglu",
-    module=Swiglu,
-    golden=reference.swiglu,
-    bound=bounds.swiglu,
-    operands=(Operand("gate", "M N"), Operand("up", "M N")),
-    shapes=SHAPES,
-    result="M N",
-    cost=TWO,
+SWIGLU = elementwise(
+    "swiglu",
+    Swiglu,
+    reference.swiglu,
+    bounds.swiglu,
+    (Operand("gate", "M N"), Operand("up", "M N")),
     properties=(THREADS, prefix("M", "N"), scaling("up")),
 )
 SPECS = (ADD, MUL, SILU, SWIGLU)

@@ -68,7 +68,21 @@ FULL_WINDOW = [
     t([[[[float(lo <= j <= hi) / (hi - lo + 1) for j in range(10)]]]]) for lo, hi in ((0, 6), (0, 7), (1, 8), (2, 9))
 ]
 
+SMALL, TINY = alternating(0.058, 32, bf16), alternating(0.01414, 64, f16)
+NORMS = [
+    (47, "bf16 RMSNorm of small values written out", lambda x: normed(x, 1e-6), SMALL, ""),
+    (47, "bf16 RMSNorm of small values", lambda x: F.rms_norm(x, (32,), eps=1e-6), SMALL, "rms_norm"),
+    (47, "bf16 RMSNorm, eps of the computing type", lambda x: F.rms_norm(x, (32,)), SMALL, "rms_norm"),
+    (49, "f16 RMSNorm written out, eps below f16's precision", lambda x: normed(x, 1e-6), TINY, ""),
+    (49, "f16 RMSNorm, eps below f16's precision", lambda x: F.rms_norm(x, (64,), eps=1e-6), TINY, "rms_norm"),
+]
+RIGHT = {47: alternating(1, 32, bf16), 49: alternating(0.9976, 64, f16)}
+
 ATTENTION = [
+    *(
+        Row(number, title, program, (x,), (RIGHT[number],), 0, ("N.",), ("N", "N."), waits=waits)
+        for number, title, program, x, waits in NORMS
+    ),
     Row(
         1,
         "a row whose bool mask hides all is zero",
@@ -155,48 +169,6 @@ ATTENTION = [
         ("B", "B..."),
     ),
     Row(
-        47,
-        "bf16 RMSNorm of small values written out, eps 1e-6",
-        lambda x: normed(x, 1e-6),
-        (alternating(0.058, 32, bf16),),
-        (alternating(1, 32, bf16),),
-        0,
-        ("N.",),
-        ("N", "N."),
-    ),
-    Row(
-        49,
-        "f16 RMSNorm written out with an eps far below f16's precision",
-        lambda x: normed(x, 1e-6),
-        (alternating(0.01414, 64, f16),),
-        (alternating(0.9976, 64, f16),),
-        0,
-        ("N.",),
-        ("N", "N."),
-    ),
-    Row(
-        47,
-        "bf16 RMSNorm of small values, eps 1e-6",
-        lambda x: F.rms_norm(x, (32,), eps=1e-6),
-        (alternating(0.058, 32, bf16),),
-        (alternating(1, 32, bf16),),
-        0,
-        ("N.",),
-        ("N", "N."),
-        waits="rms_norm",
-    ),
-    Row(
-        47,
-        "bf16 RMSNorm of small values, eps of the computing type",
-        lambda x: F.rms_norm(x, (32,)),
-        (alternating(0.058, 32, bf16),),
-        (alternating(1, 32, bf16),),
-        0,
-        ("N.",),
-        ("N", "N."),
-        waits="rms_norm",
-    ),
-    Row(
         48,
         "LayerNorm of one spike and of a zero row",
         lambda x: F.layer_norm(x, (64,), eps=1e-5),
@@ -205,17 +177,6 @@ ATTENTION = [
         2e-6,
         ("N.",),
         ("N", "N."),
-    ),
-    Row(
-        49,
-        "f16 RMSNorm with an eps far below f16's precision",
-        lambda x: F.rms_norm(x, (64,), eps=1e-6),
-        (alternating(0.01414, 64, f16),),
-        (alternating(0.9976, 64, f16),),
-        0,
-        ("N.",),
-        ("N", "N."),
-        waits="rms_norm",
     ),
     Row(
         63,

@@ -131,21 +131,16 @@ NUMBERS = [
         ("N",),
         waits="round",
     ),
-    Row(
-        39,
-        "convolution with 15 channels",
-        F.conv2d,
-        (torch.ones(1, 15, 3, 3), torch.ones(15, 15, 2, 2)),
-        (torch.full((1, 15, 2, 2), 60.0),),
-        waits="convolution",
-    ),
-    Row(
-        39,
-        "convolution with 17 channels",
-        F.conv2d,
-        (torch.ones(1, 17, 3, 3), torch.ones(17, 17, 2, 2)),
-        (torch.full((1, 17, 2, 2), 68.0),),
-        waits="convolution",
+    *(
+        Row(
+            39,
+            f"convolution with {channels} channels",
+            F.conv2d,
+            (torch.ones(1, channels, 3, 3), torch.ones(channels, channels, 2, 2)),
+            (torch.full((1, channels, 2, 2), 4.0 * channels),),
+            waits="convolution",
+        )
+        for channels in (15, 17)
     ),
     Row(
         39,
@@ -155,26 +150,18 @@ NUMBERS = [
         (torch.full((1, 17, 2, 2), 4.0),),
         waits="convolution",
     ),
-    Row(
-        46,
-        "sinh near overflow",
-        torch.sinh,
-        (t([88.85, 89, 89.2]),),
-        (t([1.93212e38, 2.24481e38, 2.74180e38]),),
-        5e-6,
-        ("N",),
-        ("N", "N"),
-        waits="sinh",
-    ),
-    Row(
-        46,
-        "cosh near overflow",
-        torch.cosh,
-        (t([88.85, 89, 89.2]),),
-        (t([1.93212e38, 2.24481e38, 2.74180e38]),),
-        5e-6,
-        ("N",),
-        ("N", "N"),
-        waits="cosh",
+    *(
+        Row(
+            46,
+            f"{name} near overflow",
+            getattr(torch, name),
+            (t([88.85, 89, 89.2]),),
+            (t([1.93212e38, 2.24481e38, 2.74180e38]),),
+            5e-6,
+            ("N",),
+            ("N", "N"),
+            waits=name,
+        )
+        for name in ("sinh", "cosh")
     ),
 ]

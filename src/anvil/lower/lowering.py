@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
 from operator import getitem
 from typing import Any
 
@@ -23,7 +22,6 @@ from anvil.lower.values import Tensor
 from anvil.lower.views import REMAPS, WINDOWS, remapped
 from anvil.lower.virtual import VIRTUAL, full
 from anvil.runtime.plan import Buffer, Plan, Size, View
-from anvil.targets.base import Target
 
 _NOTHING = frozenset(
     {torch.ops.aten._assert_tensor_metadata.default, torch.ops.aten.sym_constrain_range_for_size.default}
@@ -33,16 +31,8 @@ _NOTHING = frozenset(
 class Lowering(Context):
     """Turns the nodes of one program into rows. ``results`` has what each node has become."""
 
-    def __init__(
-        self,
-        program: GraphProgram,
-        target: Target,
-        quant: str,
-        attention: str,
-        fixed: Mapping[str, int],
-        trusted: Collection[str] = (),
-    ) -> None:
-        super().__init__(program, target, quant, attention, fixed, trusted)
+    def __init__(self, program: GraphProgram, *choices: Any) -> None:
+        super().__init__(program, *choices)
         self.nodes = list(program.module.graph.nodes)
         self.results: dict[Node, Any] = {}
         self.rounded: dict[tuple[Node, str], list[View]] = {}  # inputs of linear layers in modes that round them
