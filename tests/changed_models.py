@@ -11,6 +11,8 @@ import torch.nn.functional as F
 from tiny_models import SIZES, randomise, tiny_llama, token_ids
 from torch import nn
 from transformers import (
+    DeepseekV3Config,
+    DeepseekV3ForCausalLM,
     Gemma2Config,
     Gemma2ForCausalLM,
     LlamaForCausalLM,
@@ -161,6 +163,24 @@ def gemma2() -> Gemma2ForCausalLM:
         final_logit_softcapping=10.0, attn_implementation="eager",
     )  # fmt: skip
     return randomise(Gemma2ForCausalLM(config))
+
+
+def deepseek_v3() -> DeepseekV3ForCausalLM:
+    """Latent attention whose values are narrower than its keys, YaRN, routed and shared experts."""
+    config = DeepseekV3Config(
+        vocab_size=SIZES["vocab_size"], hidden_size=32, intermediate_size=44, moe_intermediate_size=20,
+        num_hidden_layers=2, first_k_dense_replace=1, num_attention_heads=4, num_key_value_heads=4, q_lora_rank=24,
+        kv_lora_rank=16, qk_nope_head_dim=16, qk_rope_head_dim=8, v_head_dim=12, n_routed_experts=8,
+        n_shared_experts=1, num_experts_per_tok=3, n_group=4, topk_group=2, max_position_embeddings=64,
+        num_mtp_layers=0,
+        rope_parameters={"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 16,
+                         "beta_fast": 32, "beta_slow": 1, "mscale": 1.0, "mscale_all_dim": 1.0},
+    )  # fmt: skip
+    model = randomise(DeepseekV3ForCausalLM(config))
+    for name, buffer in model.named_buffers():
+        if name.endswith("e_score_correction_bias"):
+            buffer.copy_(torch.linspace(-0.3, 0.4, len(buffer)))
+    return model
 
 
 MODELS: dict[str, Callable[[], nn.Module]] = {

@@ -14,6 +14,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 
 import anvil.graph.ops  # noqa: F401  (registers torch.ops.anvil)
 from anvil.errors import InputError, UnsupportedError
+from anvil.frontend.experts import experts_by_index
 from anvil.frontend.export import Adapter, Dynamic, Ranges, export
 from anvil.graph.describe import describe_node
 from anvil.graph.program import GraphProgram
@@ -54,7 +55,8 @@ def capture(
 
     adapter = Adapter(function, kwargs or {}, select)
     # clones: the exporter would take two inputs that are one tensor for one input
-    exported = export(adapter, name, tuple(example.clone() for example in example_inputs), dynamic, limits)
+    with experts_by_index(function):
+        exported = export(adapter, name, tuple(example.clone() for example in example_inputs), dynamic, limits)
     _check_signature(exported, name)
     module, params, paths = _arguments_first(exported, names)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from anvil.frontend.fuse.attention import FUSE_ATTENTION
+from anvil.frontend.fuse.experts import FUSE_EXPERTS
 from anvil.frontend.fuse.linear import FUSE_LINEAR
 from anvil.frontend.fuse.repeat_kv import FOLD_REPEAT_KV
 from anvil.frontend.fuse.rms_norm import FUSE_RMS_NORM
@@ -51,6 +52,7 @@ FUSE: tuple[GraphPass, ...] = (
     FUSE_WRITTEN_OUT_ATTENTION,
     FOLD_REPEAT_KV,
     FUSE_SWIGLU,
+    FUSE_EXPERTS,
     GraphPass("tidy", _tidy),
     DROP_UNUSED,
 )

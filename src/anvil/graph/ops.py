@@ -26,6 +26,7 @@ _SCHEMAS = (
     "kv_append_quantised(Tensor(a!) cache, Tensor(b!) scales, Tensor new, Tensor past) -> ()",
     "swiglu(Tensor gate, Tensor up) -> Tensor",
     "take_row(Tensor x, Tensor last) -> Tensor",
+    "expert_linear(Tensor x, Tensor weight, Tensor ids) -> Tensor",
 )
 for _schema in _SCHEMAS:
     _LIB.define(_schema)
@@ -44,7 +45,7 @@ def rope(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
     return x * cos[:, None] + torch.cat((-high, low), dim=-1) * sin[:, None]
 
 
-def _grouped_attention(
+def grouped_attention(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
@@ -96,7 +97,7 @@ def attention(
         visible = mask
     else:
         bias = mask
-    return _grouped_attention(q, k, v, visible, bias, scale, softcap)
+    return grouped_attention(q, k, v, visible, bias, scale, softcap)
 
 
 def attention_cached(
@@ -116,7 +117,7 @@ def attention_cached(
     into the result, whatever they hold. Caches may be of a narrower type than q; int8 ones come with scales
     [B, Hkv, C] that their rows are multiplied by.
     """
-    k_cache, v_cache = _as_stored(k_cache, k_scale, q.dtype), _as_stored(v_cache, v_scale, q.dtype)
+    k_cache, v_cache = as_stored(k_cache, k_scale, q.dtype), as_stored(v_cache, v_scale, q.dtype)
     query = past[:, None, None, None] + torch.arange(q.shape[2], device=q.device)[:, None]
     slot = torch.arange(k_cache.shape[2], device=q.device)
     visible = slot <= query  # [B, 1, S, C]
@@ -124,10 +125,10 @@ def attention_cached(
         visible = visible & (slot > query - window)
     written = visible.any(2)[..., None]  # [B, 1, C, 1]
     k, v = (torch.where(written, cache, 0.0) for cache in (k_cache, v_cache))
-    return _grouped_attention(q, k, v, visible, None, scale, softcap)
+    return grouped_attention(q, k, v, visible, None, scale, softcap)
 
 
-def _as_stored(cache: torch.Tensor, scales: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor:
+def as_stored(cache: torch.Tensor, scales: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor:
     """What the rows of a cache stand for."""
     numbers = cache.to(dtype)
     return numbers if scales is None else numbers * scales[..., None].to(dtype)
@@ -155,11 +156,17 @@ def kv_append_quantised(cache: torch.Tensor, scales: torch.Tensor, new: torch.Te
     scale = max|x| / 127; codes = x / scale, rounded to nearest even. A row of zeros has scale 0, one that is not finite
     scale NaN. Raises InputError as :func:`kv_append`.
     """
+    codes, scale = quantised_rows(new)
+    kv_append(cache, codes, past)
+    kv_append(scales[..., None], scale[..., None], past)
+
+
+def quantised_rows(new: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """int8 codes and scales of rows [..., D]."""
     most = new.abs().amax(-1) if new.shape[-1] else new.new_zeros(new.shape[:-1])
     scale = most / 127 + (most - most)
     codes = torch.round(new / torch.where(scale == 0, 1.0, scale)[..., None]).clamp(-127, 127)
-    kv_append(cache, codes.nan_to_num(0.0).to(torch.int8), past)
-    kv_append(scales[..., None], scale.to(scales.dtype)[..., None], past)
+    return codes.nan_to_num(0.0).to(torch.int8), scale
 
 
 def swiglu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
@@ -172,6 +179,12 @@ def take_row(x: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
     return x.gather(1, last[:, None, None].expand(-1, 1, x.shape[2]))
 
 
+def expert_linear(x: torch.Tensor, weight: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    """``x[n, k] @ weight[ids[n, k]].T``: x [N, K, D], or [N, D] for all K alike; weight [E, O, D]; ids i64 [N, K]."""
+    rows = x[:, None].expand(-1, ids.shape[1], -1) if x.ndim == 2 else x
+    return torch.einsum("nkd,nkod->nko", rows, weight[ids])
+
+
 def _like_first(x: torch.Tensor, *_: object) -> torch.Tensor:
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
@@ -182,6 +195,10 @@ def _no_result(*_: object) -> None:
 
 def _attention_result(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *_: object) -> torch.Tensor:
     return q.new_empty((*q.shape[:-1], v.shape[-1]))
+
+
+def _per_expert(x: torch.Tensor, weight: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    return x.new_empty((*ids.shape, weight.shape[1]))
 
 
 def _row(x: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
@@ -197,6 +214,7 @@ _IMPLEMENTATIONS = (
     (kv_append_quantised, _no_result),
     (swiglu, _like_first),
     (take_row, _row),
+    (expert_linear, _per_expert),
 )
 for _eager, _fake in _IMPLEMENTATIONS:
     _LIB.impl(_eager.__name__, _eager, "CompositeExplicitAutograd")

@@ -10,7 +10,7 @@ import torch
 from torch.fx import Graph, Node
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
-import anvil.graph.ops  # noqa: F401  (registers torch.ops.anvil)
+import anvil.graph.cache_ops  # noqa: F401  (registers torch.ops.anvil, with anvil.graph.ops)
 from anvil.graph.inference import infer
 from anvil.graph.program import GraphProgram
 from anvil.graph.symbolic import mode_of

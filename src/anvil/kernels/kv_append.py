@@ -23,32 +23,47 @@ _ROUND = 12582912.0  # 1.5 * 2^23: adding it rounds to an integer, held in the l
 
 
 @functools.cache
-def build(target: Target, storage: str = "f32") -> Kernel:
-    """``storage``: f32, f16, bf16 or i8."""
+def build(target: Target, storage: str = "f32", place: str = "whole") -> Kernel:
+    """``storage``: f32, f16, bf16 or i8; ``place``: whole, ring or paged."""
 
-    def body(new: Ref, past: Ref, cache: Ref, *rest: Ref | Val) -> None:
-        *scales, tid, nthreads = rest
+    def body(new: Ref, past: Ref, *rest: Ref | Val) -> None:
+        *refs, tid, nthreads = rest
         assert isinstance(tid, Val) and isinstance(nthreads, Val)
+        table = refs.pop(0) if place == "paged" else None
+        cache, *scales = refs
+        assert isinstance(cache, Ref)
         heads, size = new.dim(1), new.dim(3)
         with my_segments(new.dim(0) * heads, new.dim(2), tid, nthreads, width=1) as (row, first, last):
             batch, head = row // heads, row % heads
             used = cast(past.load(batch), "index")
             with for_(first, last) as step:
-                source, slot = new.at(batch, head, step.index, 0, rank=1), used + step.index
-                with if_((slot >= 0) & (slot < cache.dim(2))):
-                    destination = cache.at(batch, head, slot, 0, rank=1)
+                source, position = new.at(batch, head, step.index, 0, rank=1), used + step.index
+                row_of_cache, slot = batch, position
+                room = cache.dim(2)
+                if place == "ring":
+                    slot = position % room
+                elif isinstance(table, Ref):
+                    slot = position % cache.dim(2)
+                    room = table.dim(1) * cache.dim(2)
+                with if_((position >= 0) & (position < room) if place != "ring" else position >= 0):
+                    if isinstance(table, Ref):
+                        row_of_cache = cast(table.load(batch, position // cache.dim(2)), "index")
+                    destination = cache.at(row_of_cache, head, slot, 0, rank=1)
                     if storage == "i8":
                         (scale,) = scales
                         assert isinstance(scale, Ref)
-                        scale.store(_quantise(source, destination, size), batch, head, slot)
+                        scale.store(_quantise(source, destination, size), row_of_cache, head, slot)
                     else:
                         _round(source, destination, size, storage)
 
-    arguments = [memref("new", "in", "f32", 4), memref("past", "in", "i64", 1), memref("cache", "out", storage, 4)]
+    arguments = [memref("new", "in", "f32", 4), memref("past", "in", "i64", 1)]
+    if place == "paged":
+        arguments.append(memref("table", "in", "i64", 2))
+    arguments.append(memref("cache", "out", storage, 4))
     if storage == "i8":
         arguments.append(memref("scale", "out", "f32", 3, unit=False))
-    name = "kv_append" if storage == "f32" else f"kv_append_{storage}"
-    return define(name, arguments, body, edges=[("D", LANES)])
+    parts = ["kv_append", "" if place == "whole" else place, "" if storage == "f32" else storage]
+    return define("_".join(part for part in parts if part), arguments, body, edges=[("D", LANES)])
 
 
 def _round(source: Ref, destination: Ref, size: Val, storage: str) -> None:

@@ -16,6 +16,7 @@ from anvil.graph.program import GraphProgram
 from anvil.runtime import open_executor, status
 from anvil.runtime.executor import Executor
 from anvil.runtime.program import CompiledProgram
+from assay.backends.anvil_programs import PROGRAMS
 from assay.backends.protocol import (
     Claim,
     Compiled,
@@ -179,29 +180,9 @@ def _capture(program: Program) -> GraphProgram:
 
     sizes = {size for dims in program.dynamic for size in dims.values()}
     ranges = {size: (0, None) for size in sizes}
-    module = _CACHED.get(program.name, program.module)
+    module = PROGRAMS.get(program.name, program.module)
     captured = capture(module, program.example, program.dynamic, program.name, ranges=ranges)
     return GraphPass("append_in_place", _append)(captured) if program.name == "kv_append" else captured
-
-
-@dataclass(eq=False)
-class _AttentionCached(torch.nn.Module):
-    """Attention over a cache as anvil's pass over a model makes it."""
-
-    window: int | None = None
-    softcap: float | None = None
-
-    def __post_init__(self) -> None:
-        super().__init__()
-
-    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, past: torch.Tensor) -> torch.Tensor:
-        return torch.ops.anvil.attention_cached(q, k, v, past, q.shape[-1] ** -0.5, self.window, self.softcap)
-
-
-_CACHED: Mapping[str, torch.nn.Module] = {
-    "attention_cached": _AttentionCached(),
-    "attention_capped_window": _AttentionCached(window=4, softcap=2.0),
-}
 
 
 def _append(program: GraphProgram) -> None:

@@ -73,6 +73,7 @@ class Reference:
         else:
             self.module = load_module(path)
             self._convert()
+        self._plain_experts()
         if emulation is not None:
             self._round_activations(emulation)
 
@@ -142,6 +143,13 @@ class Reference:
     def _forward(self, ids: torch.Tensor, **options: Any) -> torch.Tensor:
         with torch.no_grad(), _Lift(self.dtype):
             return self.module(ids, **({"use_cache": False} | options)).logits
+
+    def _plain_experts(self) -> None:
+        """Mixtures of experts one expert after the other: the fused products of PyTorch know no float64."""
+        for module in self.module.modules():
+            config: Any = getattr(module, "config", None)
+            if hasattr(config, "_experts_implementation"):
+                config._experts_implementation = "eager"
 
     def _convert(self) -> None:
         """Bring every parameter into its form; one that several modules share is converted once."""

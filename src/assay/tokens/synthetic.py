@@ -71,7 +71,9 @@ def _geometry(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     fields = {key: value for key, value in config.items() if key != "model_type"}
     with torch.device("meta"):
         module = AutoModelForCausalLM.from_config(AutoConfig.for_model(config["model_type"], **fields))
-    return {name: tuple(parameter.shape) for name, parameter in module.named_parameters()}
+    stored = module.state_dict()
+    tensors = [*module.named_parameters(), *((name, b) for name, b in module.named_buffers() if name in stored)]
+    return {name: tuple(tensor.shape) for name, tensor in tensors}
 
 
 def _weight(seed: int, name: str, shape: tuple[int, ...]) -> np.ndarray:

@@ -18,7 +18,7 @@ aten = torch.ops.aten
 def position(build: Rebuild, node: Node) -> tuple[Node, Role]:
     """An index tensor whose elements are the token's index, plus a number: the new tokens stand behind the past."""
     axes = [build.axis_of_size(size) for size in shape_of(node)]
-    if None not in axes and Axis.TOKEN not in axes:
+    if not {None, Axis.TOKEN, Axis.BOTH} & set(axes):
         return build.copy(node), Role(tuple(axes))
     formula = build.formulas.of(node)
     if formula is None or axes not in ([Axis.TOKEN], [Axis.BATCH, Axis.TOKEN]):

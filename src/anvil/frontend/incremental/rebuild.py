@@ -53,9 +53,11 @@ class Rebuild:
         return self._roles.get(old, plain(0)) if isinstance(old, Node) else plain(0)
 
     def axis_of_size(self, size: int | torch.SymInt) -> Axis | None:
-        """The axis that a size is the length of; None for an expression of several."""
+        """The axis that a size is the length of; None for another expression of several."""
         if isinstance(size, int):
             return Axis.PLAIN
+        if {str(factor) for factor in size.node.expr.as_ordered_factors()} == set(self._axis_names):
+            return Axis.BOTH
         return self._axis_names.get(symbol_name(size) or "")
 
     def depends_on_tokens(self, size: torch.SymInt) -> bool:

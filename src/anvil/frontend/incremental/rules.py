@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.fx import Node
 
-from anvil.frontend.incremental import attention, pointwise, position, views
+from anvil.frontend.incremental import attention, choosing, pointwise, position, views
 from anvil.frontend.incremental.rebuild import Rebuild
 from anvil.frontend.incremental.reshape import reshape
 from anvil.frontend.incremental.roles import Role
@@ -39,6 +40,12 @@ _RULES: dict[Any, Rule] = {
     aten._to_copy.default: pointwise.pointwise,
     anvil.attention.default: attention.attention,
     anvil.rope.default: attention.rope,
+    anvil.expert_linear.default: choosing.expert_linear,
+    aten.topk.default: choosing.topk,
+    operator.getitem: choosing.getitem,
+    aten.gather.default: choosing.by_index,
+    aten.scatter.value: choosing.by_index,
+    aten.scatter.src: choosing.by_index,
     aten.reshape.default: reshape,
     aten.transpose.int: views.transpose,
     aten.permute.default: views.permute,

@@ -6,7 +6,18 @@ import torch
 from torch.fx import Node
 
 from anvil.graph.program import GraphProgram
-from anvil.graph.rewrite import INT_MAX, GraphPass, argument, by_target, emit, respell, same_shape, shape_of, sizes_of
+from anvil.graph.rewrite import (
+    INT_MAX,
+    GraphPass,
+    argument,
+    by_target,
+    emit,
+    is_call,
+    respell,
+    same_shape,
+    shape_of,
+    sizes_of,
+)
 
 aten = torch.ops.aten
 
@@ -16,10 +27,24 @@ def _joined(program: GraphProgram, node: Node, x: Node, middle: Node, dim: int, 
     size = shape_of(x)[dim]
     parts = [middle]
     if start > 0:
-        parts.insert(0, emit(program, node, aten.slice.Tensor, x, dim, 0, start, 1))
+        parts.insert(0, _part(program, node, x, dim, 0, start))
     if end < size:
-        parts.append(emit(program, node, aten.slice.Tensor, x, dim, end, size, 1))
+        parts.append(_part(program, node, x, dim, end, size))
     return middle if len(parts) == 1 else respell(node, aten.cat.default, parts, dim)
+
+
+def _part(program: GraphProgram, node: Node, x: Node, dim: int, start: int, end: int) -> Node:
+    """``x[start:end]``; where x was joined from parts and this is one of them, that part."""
+    if is_call(x, aten.cat.default) and (x.args[1] if len(x.args) > 1 else 0) == dim:
+        first = 0
+        for part in x.args[0]:
+            size = shape_of(part)[dim]
+            if not isinstance(size, int) or first > start:
+                break
+            if (first, first + size) == (start, end):
+                return part
+            first += size
+    return emit(program, node, aten.slice.Tensor, x, dim, start, end, 1)
 
 
 def _slice_scatter(program: GraphProgram, node: Node) -> Node | None:

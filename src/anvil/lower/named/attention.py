@@ -8,9 +8,9 @@ import torch
 from torch.fx import Node
 
 from anvil import attention, kernels
-from anvil.attention import Visibility
+from anvil.attention import AttentionVariant, Visibility
 from anvil.attention.base import Element, Mask
-from anvil.graph import ops as _ops  # noqa: F401 (registers anvil::*)
+from anvil.graph import cache_ops as _ops  # noqa: F401 (registers anvil::*)
 from anvil.lower.sizes import same
 from anvil.runtime.plan import Scalar, Size, View
 
@@ -30,25 +30,57 @@ def _rope(low: Lowering, node: Node) -> View:
     return result
 
 
-def _kv_append(low: Lowering, node: Node) -> None:
-    cache, new, past = node.args
-    arguments = [low.with_inner_unit(new), low.with_inner_unit(past), low.view(cache)]
-    low.emit(kernels.get("kv_append").build(low.target, low.dtype(cache)), arguments, node)
+def _append(place: str) -> Any:
+    """Lowering of an op that writes new rows to a cache: (cache, [scales or table], new, past)."""
+
+    def lower(low: Lowering, node: Node) -> None:
+        cache, *between, new, past = node.args
+        table = [low.with_inner_unit(item) for item in between] if place == "paged" else []
+        scales = [low.view(item) for item in between] if place != "paged" else []
+        arguments = [low.with_inner_unit(new), low.with_inner_unit(past), *table, low.view(cache), *scales]
+        low.emit(kernels.get("kv_append").build(low.target, low.dtype(cache), place), arguments, node)
+
+    return lower
 
 
-def _kv_append_quantised(low: Lowering, node: Node) -> None:
-    cache, scales, new, past = node.args
-    arguments = [low.with_inner_unit(new), low.with_inner_unit(past), low.view(cache), low.view(scales)]
-    low.emit(kernels.get("kv_append").build(low.target, low.dtype(cache)), arguments, node)
+def _attention_ring(low: Lowering, node: Node) -> View:
+    q, k, v, past, scale, window, softcap, *scales = node.args
+    k_scale, v_scale = scales or (None, None)
+    rule = _rule(low, node, k, causal=True, window=window, softcap=softcap)
+    operands = [*_stored(low, k, k_scale), *_stored(low, v, v_scale), low.with_inner_unit(past)]
+    return _emit_variant(low, node, attention.get("sliding_window"), rule, q, operands, scale, softcap)
+
+
+def _attention_paged(low: Lowering, node: Node) -> View:
+    q, k, v, table, past, scale, window, softcap = node.args
+    rule = _rule(low, node, k, causal=True, window=window, softcap=softcap)
+    operands = [low.with_inner_unit(item) for item in (k, v, past, table)]
+    return _emit_variant(low, node, attention.get("paged"), rule, q, operands, scale, softcap)
+
+
+def _attention_latent(low: Lowering, node: Node) -> View:
+    """Latents [B, T, K] are the keys of one head, and their first components its values."""
+    q, latents, past, scale, width = node.args
+    seen = low.with_inner_unit(latents)
+    batch, keys, size = seen.sizes
+    strides = (seen.strides[0], 0, *seen.strides[1:])
+    k, v = (View(seen.buffer, seen.offset, (batch, 1, keys, part), strides) for part in (size, width))
+    rule = _rule(low, node, latents, causal=True, window=None, softcap=None)
+    operands = [k, v, low.with_inner_unit(past)]
+    return _emit_variant(low, node, attention.get("mla"), rule, q, operands, scale, None)
+
+
+def _stored(low: Lowering, cache: Node, scales: Node | None) -> list[View]:
+    """A cache and, if there are, its scales."""
+    return [low.with_inner_unit(cache), *([] if scales is None else [low.view(scales)])]
 
 
 def _attention_cached(low: Lowering, node: Node) -> View:
     q, k, v, past, scale, window, softcap, *scales = node.args
     k_scale, v_scale = scales or (None, None)
     rule = _rule(low, node, k, causal=True, window=window, softcap=softcap)
-    keys = [low.with_inner_unit(k), *([] if k_scale is None else [low.view(k_scale)])]
-    values = [low.with_inner_unit(v), *([] if v_scale is None else [low.view(v_scale)])]
-    return _emit(low, node, rule, q, [*keys, *values, low.with_inner_unit(past)], scale, softcap)
+    operands = [*_stored(low, k, k_scale), *_stored(low, v, v_scale), low.with_inner_unit(past)]
+    return _emit(low, node, rule, q, operands, scale, softcap)
 
 
 def _attention(low: Lowering, node: Node) -> View:
@@ -89,6 +121,19 @@ def _emit(
     variant = attention.get(low.attention)
     if same(low.shape(q)[2], 1) and rule.causal and "decode" not in variant.phases:
         variant = attention.get("decode")
+    return _emit_variant(low, node, variant, rule, q, operands, scale, softcap)
+
+
+def _emit_variant(
+    low: Lowering,
+    node: Node,
+    variant: AttentionVariant,
+    rule: Visibility,
+    q: Node,
+    operands: list[View],
+    scale: float,
+    softcap: float | None,
+) -> View:
     result = low.allocate(node, low.shape(node), low.dtype(node), order=_HEADS_INSIDE)
     scalars = [Scalar(float(number), "f32") for number in (scale, softcap) if number is not None]
     kernel, inputs = variant.build(low.target, rule), [low.with_inner_unit(q), *operands]
@@ -105,8 +150,14 @@ def _emit(
 
 LOWERINGS = {
     anvil.rope.default: _rope,
-    anvil.kv_append.default: _kv_append,
-    anvil.kv_append_quantised.default: _kv_append_quantised,
+    anvil.kv_append.default: _append("whole"),
+    anvil.kv_append_quantised.default: _append("whole"),
+    anvil.kv_append_ring.default: _append("ring"),
+    anvil.kv_append_ring_quantised.default: _append("ring"),
+    anvil.kv_append_paged.default: _append("paged"),
+    anvil.attention_ring.default: _attention_ring,
+    anvil.attention_paged.default: _attention_paged,
+    anvil.attention_latent.default: _attention_latent,
     anvil.attention_cached.default: _attention_cached,
     anvil.attention.default: _attention,
 }
