@@ -12,7 +12,7 @@ from pathlib import Path
 from assay.cache import cached
 from assay.errors import WeightsError
 from assay.tokens.spec import ModelSpec
-from assay.tokens.synthetic import synthetic_folder
+from assay.tokens.synthetic import ON_DEMAND, synthetic_folder
 
 
 def resolve(spec: ModelSpec, weights: str | None = None) -> Path:
@@ -24,7 +24,7 @@ def resolve(spec: ModelSpec, weights: str | None = None) -> Path:
         spec = replace(spec, source=weights)
     kind, _, rest = spec.source.partition(":")
     if kind == "synthetic":
-        return synthetic_folder(spec.name, spec.config, int(rest))
+        return synthetic_folder(spec.name, spec.config, int(rest), on_demand=spec.streamed)
     path = _package_file(spec, rest) if kind == "package" else Path(spec.source).expanduser()
     check(path)
     return path
@@ -60,7 +60,9 @@ def gguf_reader(path: Path):
 
 def weights_hash(path: Path) -> str:
     """sha256 over the GGUF file, or over config.json and the safetensors files of a folder in sorted order."""
-    files = [path] if path.is_file() else [path / "config.json", *sorted(path.glob("*.safetensors"))]
+    files = (
+        [path] if path.is_file() else [path / "config.json", *sorted(path.glob("*.safetensors")), *path.glob(ON_DEMAND)]
+    )
     return _hash_of(tuple((file, file.stat().st_size, file.stat().st_mtime_ns) for file in files))
 
 
@@ -89,6 +91,8 @@ def _package_file(spec: ModelSpec, rest: str) -> Path:
 def _check_folder(folder: Path) -> None:
     if not (folder / "config.json").is_file():
         raise WeightsError(f"opening weights={folder}: no config.json; expected a Hugging Face folder")
+    if (folder / ON_DEMAND).is_file():
+        return
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         shards = sorted(set(json.loads(index.read_text())["weight_map"].values()))

@@ -19,20 +19,24 @@ from safetensors import safe_open
 from torch import nn
 
 from assay.errors import WeightsError
+from assay.tokens.synthetic import ON_DEMAND, drawn
 
 Read = Callable[[str], torch.Tensor]
 INDEX = "model.safetensors.index.json"
 
 
 class FolderWeights:
-    """The tensors of a Hugging Face folder by name, read from mapped files one at a time."""
+    """The tensors of a Hugging Face folder by name, read from mapped files, or drawn, one at a time."""
 
     def __init__(self, folder: Path) -> None:
         self._files = {file.name: safe_open(file, framework="pt") for file in sorted(folder.glob("*.safetensors"))}
         self._folder = folder
+        self._drawn = drawn(folder)
         index = folder / INDEX
-        if index.is_file():
-            self._where: dict[str, str] = json.loads(index.read_text())["weight_map"]
+        if self._drawn is not None:
+            self._where: dict[str, str] = dict.fromkeys(json.loads((folder / ON_DEMAND).read_text())["tensors"], "")
+        elif index.is_file():
+            self._where = json.loads(index.read_text())["weight_map"]
         else:
             self._where = {name: file for file, opened in self._files.items() for name in opened.keys()}  # noqa: SIM118
 
@@ -45,6 +49,8 @@ class FolderWeights:
             raise WeightsError(
                 f"reading weights={self._folder}: no tensor {name}; expected the names of the model's own parameters"
             )
+        if self._drawn is not None:
+            return torch.from_numpy(self._drawn(name))
         return self._files[self._where[name]].get_tensor(name)
 
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,36 +23,73 @@ from assay.cache import cached
 
 RECIPE = 1  # raise when the weights of a seed change
 LOGIT_SPREAD = 4.0  # standard deviation of the logits: a trained model's is 2 to 5
+ON_DEMAND = "synthetic.json"
+_BLOCK = 4  # words that the generator makes at a time
+_CHUNK = 1 << 18  # numbers made at a time, whose words stay in a core's cache; a multiple of the block
+_HALVES = np.uint64(0x0000FFFF0000FFFF)
+_LOW = np.uint64(0xFFFFFFFF)
 CHAT_TEMPLATE = (
     "{% for message in messages %}{{ '<|bos|>' + message['role'] + '\n' + message['content'] + '<|eos|>\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|bos|>assistant\n' }}{% endif %}"
 )
 
 
-def synthetic_folder(name: str, config: Mapping[str, Any], seed: int) -> Path:
-    """The Hugging Face folder of ``config`` with weights of ``seed``, made in the cache when it is not there."""
-    identity = json.dumps([RECIPE, seed, dict(config)], sort_keys=True)
-    digest = hashlib.sha256(identity.encode()).hexdigest()[:16]
-    return cached(f"models/{name}-{digest}", lambda folder: _write_folder(folder, config, seed))
+def synthetic_folder(name: str, config: Mapping[str, Any], seed: int, *, on_demand: bool = False) -> Path:
+    """The Hugging Face folder of ``config`` with weights of ``seed``, made in the cache when it is not there.
 
-
-def draw(seed: int, name: str, shape: tuple[int, ...], spread: float) -> np.ndarray:
-    """float32 [shape]: about normal with standard deviation ``spread``, a function of (seed, name, shape) alone.
-
-    Each element is the centred sum of four 16-bit integers (deviation 2^16/√3), which is exact, times a float32.
+    With ``on_demand``, for a model that is too large to be stored, it holds ``synthetic.json`` instead of weights:
+    what to draw each tensor from, ``{"recipe", "seed", "tensors": {name: {"shape", "spread", "centre"}}}``. Tensor
+    ``name`` is ``draw(f"{seed}/{name}", ...)``, made when it is read.
     """
-    key = hashlib.sha256(f"{seed}/{name}".encode()).digest()[:16]
-    generator = np.random.Philox(key=np.frombuffer(key, dtype="<u8"))
-    count = int(np.prod(shape))
-    words = generator.random_raw(count).astype("<u8", copy=False)
-    sums = words.view("<u2").reshape(count, 4).astype(np.int32).sum(axis=1) - 2 * 65535
-    return (sums.astype(np.float32) * np.float32(spread * 3**0.5 / 65536)).reshape(shape)
+    identity = json.dumps([RECIPE, seed, dict(config), *["on demand"] * on_demand], sort_keys=True)
+    digest = hashlib.sha256(identity.encode()).hexdigest()[:16]
+    return cached(f"models/{name}-{digest}", lambda folder: _write_folder(folder, config, seed, on_demand))
 
 
-def _write_folder(folder: Path, config: Mapping[str, Any], seed: int) -> None:
+def draw(stream: str, count: int, spread: float, centre: float = 0.0) -> np.ndarray:
+    """float32 [count]: about normal with deviation ``spread`` around ``centre``, a function of its arguments alone.
+
+    Each element is the centred sum of the four 16-bit parts of a word (deviation 2^16/√3), which is exact, times a
+    float32. Words come from Philox4x64-10, keyed by the first 16 bytes of SHA-256 of ``stream``.
+    """
+    key = np.frombuffer(hashlib.sha256(stream.encode()).digest()[:16], dtype="<u8")
+    factor = np.float32(spread * 3**0.5 / 65536)
+    out = np.empty(count, np.float32)
+
+    def fill(start: int) -> None:
+        part = out[start : start + _CHUNK]
+        words = np.random.Philox(key=key, counter=start // _BLOCK).random_raw(len(part))
+        pairs = (words & _HALVES) + ((words >> np.uint64(16)) & _HALVES)
+        sums = ((pairs & _LOW) + (pairs >> np.uint64(32))).view(np.int64) - 2 * 65535
+        np.multiply(sums.astype(np.float32), factor, out=part)
+        if centre:
+            part += np.float32(centre)
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(fill, range(0, count, _CHUNK)))
+    return out
+
+
+def drawn(folder: Path) -> Callable[[str], np.ndarray] | None:
+    """The tensors of a folder with ``synthetic.json``, by name; None for a folder that holds weights."""
+    if not (folder / ON_DEMAND).is_file():
+        return None
+    facts = json.loads((folder / ON_DEMAND).read_text())
+    return lambda name: _tensor(facts["seed"], name, **facts["tensors"][name])
+
+
+def _tensor(seed: int, name: str, shape: Sequence[int], spread: float, centre: float) -> np.ndarray:
+    return draw(f"{seed}/{name}", math.prod(shape), spread, centre).reshape(shape)
+
+
+def _write_folder(folder: Path, config: Mapping[str, Any], seed: int, on_demand: bool) -> None:
     folder.mkdir()
-    weights = {name: _weight(seed, name, shape) for name, shape in _geometry(config).items()}
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    table = {name: _distribution(name, shape) for name, shape in _geometry(config).items()}
+    if on_demand:
+        (folder / ON_DEMAND).write_text(json.dumps({"recipe": RECIPE, "seed": seed, "tensors": table}))
+    else:
+        weights = {name: _tensor(seed, name, **entry) for name, entry in table.items()}
+        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "config.json").write_text(json.dumps(dict(config), indent=1))
     byte_tokenizer(config["vocab_size"]).save(str(folder / "tokenizer.json"))
     tokenizer_config = {
@@ -76,27 +115,28 @@ def _geometry(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     return {name: tuple(tensor.shape) for name, tensor in tensors}
 
 
-def _weight(seed: int, name: str, shape: tuple[int, ...]) -> np.ndarray:
+def _distribution(name: str, shape: tuple[int, ...]) -> dict[str, Any]:
+    """Shape, deviation and mean of one tensor."""
     if "norm" in name:
-        return np.float32(1) + draw(seed, name, shape, 0.1)
-    if "embed" in name:
-        return draw(seed, name, shape, 1.0)
-    fan_in = shape[-1] if len(shape) > 1 else 1 / 0.01
-    spread = fan_in**-0.5
-    return draw(seed, name, shape, spread * LOGIT_SPREAD if "lm_head" in name else spread)
+        return {"shape": shape, "spread": 0.1, "centre": 1.0}
+    fan_in = shape[-1] if len(shape) > 1 else 100
+    spread = 1.0 if "embed" in name else 1 / math.sqrt(fan_in)
+    return {"shape": shape, "spread": spread * LOGIT_SPREAD if "lm_head" in name else spread, "centre": 0.0}
 
 
 def byte_tokenizer(vocabulary: int) -> Tokenizer:
     """A tokenizer whose tokens are the 256 bytes, then the special tokens <|bos|>, <|eos|>, <|pad|>.
 
-    ``vocabulary`` must be at least 259; ids above stay unused.
+    ``vocabulary`` must be at least 259; the ids above have a text like "<300>", which is never the code of a text.
     """
     if vocabulary < 259:
         raise ValueError(
             f"byte_tokenizer: vocabulary={vocabulary}, expected at least 259 (256 bytes + 3 special tokens)"
         )
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE(vocab={letter: index for index, letter in enumerate(letters)}, merges=[]))
+    vocab = {letter: index for index, letter in enumerate(letters)}
+    vocab |= {f"<{index}>": index for index in range(259, vocabulary)}
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens([AddedToken(text, special=True) for text in ("<|bos|>", "<|eos|>", "<|pad|>")])
