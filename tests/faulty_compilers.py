@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -138,3 +139,67 @@ def truncated(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """bfloat16 sums with the low half of the float32 cut off instead of rounded."""
     bits = (x.float() + y.float()).view(torch.int32)
     return (bits & -65536).view(torch.float32).to(torch.bfloat16)
+
+
+def window_too_wide(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, past: torch.Tensor) -> torch.Tensor:
+    """The window of 4 does not count the query's own key."""
+    k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
+    scores = 2.0 * torch.tanh(q @ k.transpose(2, 3) / q.shape[-1] ** 0.5 / 2.0)
+    position, key = past[:, None, None, None] + torch.arange(q.shape[2])[:, None], torch.arange(k.shape[2])
+    hidden = (key > position) | (key < position - 4)
+    return torch.softmax(scores.masked_fill(hidden, -torch.inf), dim=-1) @ v
+
+
+def ring_not_wrapped(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, past: torch.Tensor) -> torch.Tensor:
+    """A slot is taken for the position of its number, however often the ring was overwritten."""
+    query = past[:, None, None, None] + torch.arange(q.shape[2])[:, None]
+    slot = torch.arange(k.shape[2])
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=(slot <= query) & (slot > query - 8), enable_gqa=True)
+
+
+def page_of_the_next_row(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, table: torch.Tensor, past: torch.Tensor
+) -> torch.Tensor:
+    """Every lookup is one row of the page table too far (the last wraps around)."""
+    pages = table.flatten().roll(-1).view(table.shape)
+    k, v = (x[pages].transpose(1, 2).flatten(2, 3) for x in (k, v))
+    position = past[:, None, None, None] + torch.arange(q.shape[2])[:, None]
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=torch.arange(k.shape[2]) <= position, enable_gqa=True)
+
+
+def yarn_factor_once(
+    q: torch.Tensor, rotated: torch.Tensor, latents: torch.Tensor, up_k: torch.Tensor, up_v: torch.Tensor,
+    past: torch.Tensor,
+) -> torch.Tensor:  # fmt: skip
+    """YaRN's correction of the scale is applied once instead of squared."""
+    rank = up_k.shape[-1]
+    c, shared = latents[:, None, :, :rank], latents[:, None, :, rank:]
+    k = torch.cat((c @ up_k.transpose(1, 2), shared.expand(-1, q.shape[1], -1, -1)), dim=-1)
+    seen = torch.arange(k.shape[2]) <= past[:, None, None, None] + torch.arange(q.shape[2])[:, None]
+    query, scale = torch.cat((q, rotated), dim=-1), k.shape[-1] ** -0.5 * (0.1 * math.log(40) + 1)
+    return F.scaled_dot_product_attention(query, k, c @ up_v.transpose(1, 2), attn_mask=seen, scale=scale)
+
+
+def not_renormalised(
+    x: torch.Tensor, scores: torch.Tensor, ids: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor
+) -> torch.Tensor:
+    """The scores of the chosen experts are weights as they are: they do not add up to one."""
+    gate, up = torch.einsum("nd,nkod->nko", x, gate_up[ids]).chunk(2, dim=-1)
+    return torch.einsum("nkf,nkdf,nk->nd", F.silu(gate) * up, down[ids], scores)
+
+
+def empty_part_counts(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """Keys in two parts, merged; one that no key of is visible enters with largest score 0 and weight 1."""
+    k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
+    scores = q @ k.transpose(2, 3) / q.shape[-1] ** 0.5
+    scores = scores.masked_fill(torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).triu(1), -torch.inf)
+    parts = []
+    for columns, rows in zip(scores.split(8, -1), v.split(8, 2), strict=True):
+        most = columns.amax(-1, keepdim=True) if columns.shape[-1] else columns.new_zeros((*columns.shape[:-1], 1))
+        empty = most == -torch.inf
+        most = torch.where(empty, 0.0, most)
+        weights = torch.exp(columns - most)
+        parts.append((most, torch.where(empty, 1.0, weights.sum(-1, keepdim=True)), weights @ rows))
+    most = torch.stack([part[0] for part in parts]).amax(0)
+    total = sum(torch.exp(m - most) * weight for m, weight, _ in parts)
+    return sum(torch.exp(m - most) * rows for m, _, rows in parts) / torch.where(total == 0, 1.0, total)
