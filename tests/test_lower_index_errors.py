@@ -93,3 +93,11 @@ def test_the_compiled_function_raises_what_pytorch_raises() -> None:
     function = torch.compile(lambda x, i: x[i] + 1, backend="anvil", dynamic=True)
     with pytest.raises(IndexError):
         function(X, torch.tensor([9, 0]))
+
+
+@pytest.mark.parametrize("isolated", [False, True], ids=["in process", "isolated"])
+def test_nothing_can_be_picked_from_an_empty_dimension(isolated: bool) -> None:
+    lowered = program("rows", guard=isolated, isolated=isolated)
+    with pytest.raises(IndexRangeError):
+        lowered(torch.zeros(0, 3), torch.tensor([0, 0]))
+    assert lowered(torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64)).shape == (0, 3)
