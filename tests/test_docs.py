@@ -82,6 +82,8 @@ def test_every_assay_command_and_option_exists(page: Path) -> None:
         if not arguments or arguments[0].startswith("-"):
             continue
         command = known_commands.get(arguments[0])
+        if command is not None and hasattr(command, "commands"):
+            command = command.commands.get(arguments[1])
         known = (
             {name for param in command.params for name in (*param.opts, *param.secondary_opts)} if command else set()
         )

@@ -28,6 +28,13 @@ def unsigned_bits(word: Val, first: int, count: int) -> Val:
     return moved if first + count == 32 else moved & ((1 << count) - 1)
 
 
+def bits_in_place(word: Val, first: int, count: int) -> tuple[Val, int]:
+    """Bits ``first`` to ``first + count`` of i32 lanes as a number times 2^shift, and that shift: one operation."""
+    if first + count == 32:  # in place they would be a sign
+        return unsigned_bits(word, first, count), 0
+    return word & (((1 << count) - 1) << first), first
+
+
 def signed_bits(word: Val, first: int, count: int) -> Val:
     """Bits ``first`` to ``first + count`` of i32 lanes as a two's complement number."""
     top = 32 - first - count

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from anvil.kernels.bits import from_f16, unsigned_bits
+from anvil.kernels.bits import bits_in_place, from_f16
 from anvil.kernels.blocks import At, BlockFormat, Field, small_float
 from anvil.kernels.dsl import Val, fma
 from anvil.quant.base import FileBlocks, Quantised
@@ -29,7 +29,8 @@ def _parameters(at: At) -> tuple[Val, Val]:
 
 def _value(word: Val, k: int, parameters: tuple[Val, Val]) -> Val:
     scale, minimum = parameters
-    return fma(small_float(unsigned_bits(word, 4 * k, 4)), scale, minimum)
+    code, shift = bits_in_place(word, 4 * k, 4)
+    return fma(small_float(code), scale * 2.0**-shift if shift else scale, minimum)  # exact: f16 is far from denormal
 
 
 FORMAT = BlockFormat(

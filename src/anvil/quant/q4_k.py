@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from anvil.kernels.bits import from_f16, unsigned_bits, widen
+from anvil.kernels.bits import bits_in_place, from_f16, widen
 from anvil.kernels.blocks import At, BlockFormat, Field, small_float
 from anvil.kernels.dsl import Val, fma
 from anvil.quant.base import FileBlocks, Quantised
@@ -21,6 +21,11 @@ def _parameters(at: At) -> tuple[Val, Val]:
     scale, minimum = (small_float(widen(at.row(name, at.sub), "i32")) for name in ("scales", "minima"))
     d, e = (from_f16(at.row(name), at.target) for name in _PARTS)
     return d * scale, -(e * minimum)
+
+
+def _value(word: Val, k: int, own: tuple[Val, Val]) -> Val:
+    code, shift = bits_in_place(word, 4 * k, 4)
+    return fma(small_float(code), own[0] * 2.0**-shift if shift else own[0], own[1])  # exact: far from denormal
 
 
 FORMAT = BlockFormat(
@@ -37,7 +42,7 @@ FORMAT = BlockFormat(
     ),
     parameters=_parameters,
     codes=lambda at, step: at.row("codes", at.sub * 4 + step),
-    value=lambda word, k, own: fma(small_float(unsigned_bits(word, 4 * k, 4)), *own),
+    value=_value,
 )
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import torch
 
-from anvil.kernels.bits import from_f16, signed_bits, top_bits, unsigned_bits, widen
+from anvil.kernels.bits import bits_in_place, from_f16, signed_bits, top_bits, widen
 from anvil.kernels.blocks import At, BlockFormat, Field, Swift, small_float
-from anvil.kernels.dsl import Val
+from anvil.kernels.dsl import Val, const, fma
 from anvil.quant.base import Quantised, QuantMode
 from anvil.quant.blob import as_dtype, block_mode, flattened, padded_blocks
 
@@ -60,7 +60,13 @@ def with_zero_point(name: str, size: int) -> QuantMode:
     """Groups of ``size`` inputs with a zero point."""
 
     def parameters(at: At) -> tuple[Val, Val]:
-        return from_f16(at.row("scale"), at.target), small_float(widen(at.row("zero"), "i32"))
+        return from_f16(at.row("scale"), at.target), -small_float(widen(at.row("zero"), "i32"))
+
+    def value(word: Val, k: int, own: tuple[Val, Val]) -> Val:
+        """code - zero, an exact integer."""
+        code, shift = bits_in_place(word, 4 * k, 4)
+        number = small_float(code)
+        return fma(number, const(2.0**-shift, number.type), own[1])
 
     format_ = BlockFormat(
         name=name,
@@ -70,7 +76,7 @@ def with_zero_point(name: str, size: int) -> QuantMode:
         fields=(Field("codes", 4, size), Field("scale", 16), Field("zero", 8)),
         parameters=parameters,
         codes=_codes,
-        value=lambda word, k, own: small_float(unsigned_bits(word, 4 * k, 4)) - own[1],
+        value=value,
         scale=lambda own: own[0],
     )
 

@@ -4,7 +4,20 @@ from __future__ import annotations
 
 import typer
 
-from assay.cli import compare, coverage, errors, generate, index, ledger, report, targets, tokens, trend, validate
+from assay.cli import (
+    bench,
+    compare,
+    coverage,
+    errors,
+    generate,
+    index,
+    ledger,
+    report,
+    targets,
+    tokens,
+    trend,
+    validate,
+)
 
 app = typer.Typer(
     name="assay",
@@ -26,3 +39,4 @@ app.command()(ledger.ledger)
 app.command()(coverage.coverage)
 app.command()(report.report)
 app.command()(index.index)
+app.add_typer(bench.app, name="bench")

@@ -1,0 +1,104 @@
+"""``assay bench``: speeds measured here and now, beside the ceiling of the machine."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from rich.progress import track
+from rich.table import Table
+
+from assay.cli import common
+from assay.cli.common import AsJson, BackendName, Target, Threads, Weights, err, out, print_json
+from assay.errors import AssayError
+from assay.measure.mode_speed import LlamaCpp, ModeSpeed, beside, comparison_data, decode_speed
+from assay.tokens import registry
+from assay.tokens.source import resolve
+from assay.tokens.tokenizer import load_tokenizer
+
+
+class TooSlow(AssayError):
+    """A mode reaches less of the ceiling than was asked for."""
+
+
+app = typer.Typer(help="Speeds measured here and now.", no_args_is_help=True)
+PROMPT = "Write a short poem about the sea."
+
+
+@app.callback()
+def bench() -> None:
+    """Speeds measured here and now, beside the ceiling of the machine."""
+
+
+@app.command()
+def quant(
+    model: Annotated[str, typer.Option("--model", help="A model of e2e/, by name.")] = "smollm2-135m",
+    modes: Annotated[list[str] | None, typer.Option("--quant", help="A mode, repeatable; default all.")] = None,
+    tokens: Annotated[int, typer.Option("--tokens", min=2, help="Tokens of one timed run.")] = 24,
+    least: Annotated[float, typer.Option("--least", help="Fail if a mode reaches a smaller share.")] = 0.0,
+    llama_cpp: Annotated[bool, typer.Option("--llama-cpp", help="Also against llama.cpp on the same file.")] = False,
+    target: Target = "",
+    threads: Threads = 2,
+    weights: Weights = None,
+    as_json: AsJson = False,
+    backend: BackendName = "anvil",
+) -> None:
+    """Time per token of every mode, the bytes it reads per second, and their share of what the machine reads."""
+    spec, compiler = registry.model(model), common.backend(backend)
+    chosen = common.target(compiler, target)
+    names = modes or [name for name in compiler.modes()["quant"] if name != "gguf"]
+    for name in names:
+        common.check_quant(compiler, name)
+    path = resolve(spec, weights)
+    prompt = load_tokenizer(path).encode(PROMPT)
+    peer = LlamaCpp(path, threads, spec.context) if llama_cpp else None
+
+    found, pairs = [], {}
+    for name in track(names, "modes", console=err, transient=True, disable=not err.is_terminal):
+        compiled = compiler.load_model(str(path), chosen.name, quant=name, threads=threads, context=spec.context)
+        found.append(decode_speed(compiled, name, prompt, tokens, threads))
+        if peer is not None:
+            pairs[name] = beside(peer, compiled, prompt)
+    if as_json:
+        print_json([row.to_dict() | _pair(pairs.get(row.quant)) for row in found])
+    else:
+        out.print(table(found, pairs))
+    slow = [row.quant for row in found if row.share < least]
+    if slow:
+        raise TooSlow(f"timing modes of model={model}: share below --least {least:.0%}: {', '.join(slow)}")
+
+
+def _pair(comparison: Any) -> dict[str, Any]:
+    return {} if comparison is None else {"llama_cpp": comparison_data(comparison)}
+
+
+def table(found: list[ModeSpeed], pairs: dict[str, Any]) -> Table:
+    """The speeds for a terminal."""
+    shown = Table(box=None, header_style="bold")
+    columns = [
+        "mode",
+        "MB/token",
+        "ms/token",
+        "tokens/s",
+        "GB/s",
+        "of ceiling",
+        *(["time / llama.cpp's"] if pairs else []),
+    ]
+    for number, column in enumerate(columns):
+        shown.add_column(column, justify="right" if number else "left", no_wrap=True)
+    for row in found:
+        speed = row.speed
+        share = f"{row.share:.0%}" + (" (partly in cache)" if speed.share is None else "")
+        cells = [
+            row.quant,
+            f"{speed.weight_bytes / 1e6:.0f}",
+            f"{row.tpot_ms:.2f}",
+            f"{1e3 / row.tpot_ms:.1f}",
+            f"{speed.achieved_gb_s or 0:.1f}",
+            speed.doubt or share,
+        ]
+        if row.quant in pairs:
+            pair = pairs[row.quant]
+            cells.append(f"{pair.ratio:.2f} ({pair.low:.2f} to {pair.high:.2f})")
+        shown.add_row(*cells)
+    return shown
