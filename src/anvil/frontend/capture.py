@@ -11,6 +11,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 import anvil.graph.ops  # noqa: F401  (registers torch.ops.anvil)
 from anvil.errors import InputError, UnsupportedError
@@ -127,9 +128,21 @@ def _check_signature(exported: ExportedProgram, name: str) -> None:
     for node in exported.graph.nodes:
         if node.op == "get_attr" or isinstance(node.target, torch._ops.HigherOrderOperator):
             raise UnsupportedError(f"capturing {name!r}: control flow is not supported: {describe_node(node)}")
+    for node in exported.graph.nodes:
+        if any(free_unbacked_symbols(value) for value in _tensors(node.meta.get("val"))):
+            raise UnsupportedError(
+                f"capturing {name!r}: the size of a result depends on values, not on sizes: {describe_node(node)};"
+                " expected sizes that follow from sizes of the inputs. Use a mask instead"
+            )
     for value in exported.graph.output_node().args[0]:
         if not (isinstance(value, torch.fx.Node) and isinstance(value.meta.get("val"), torch.Tensor)):
             raise UnsupportedError(f"capturing {name!r}: output {value} is not a tensor; use select= to pick tensors")
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    """The tensors in a node's metadata."""
+    values = value if isinstance(value, (tuple, list)) else [value]
+    return [item for item in values if isinstance(item, torch.Tensor)]
 
 
 def _arguments_first(

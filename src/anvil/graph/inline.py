@@ -19,7 +19,7 @@ def inline(program: GraphProgram, node: Node, function: Callable[..., Any]) -> b
     """Replace ``node`` by the calls that ``function`` makes when it is given the same arguments.
 
     Composite operations in ``function`` are traced as what they consist of. False, and nothing changed, if it
-    returns NotImplemented. The function may not branch on symbolic sizes.
+    returns NotImplemented or works in place. The function may not branch on symbolic sizes.
     """
     sources = node.all_input_nodes
     accepted = True
@@ -35,10 +35,8 @@ def inline(program: GraphProgram, node: Node, function: Callable[..., Any]) -> b
     fakes = [source.meta["val"] for source in sources]
     with torch.no_grad(), enable_python_dispatcher(), mode_of(program):
         traced = make_fx(call, tracing_mode="real")(*fakes)
-        if not accepted:
-            return False
-        if any(_mutates(inner) for inner in traced.graph.nodes):
-            traced = make_fx(torch.func.functionalize(call), tracing_mode="real")(*fakes)
+    if not accepted or any(_mutates(inner) for inner in traced.graph.nodes):
+        return False
     _splice(program, node, traced, dict(zip(traced.graph.find_nodes(op="placeholder"), sources, strict=True)))
     return True
 
@@ -55,7 +53,7 @@ def _splice(program: GraphProgram, node: Node, traced: torch.fx.GraphModule, cop
                 continue
             assert inner.op == "call_function", f"writing out {node}: {inner.op} {inner.target}"
             copies[inner] = graph.node_copy(inner, copies.__getitem__)
-            copies[inner].meta = {"val": inner.meta["val"]} | {
+            copies[inner].meta = {"val": inner.meta.get("val")} | {
                 k: node.meta[k] for k in INHERITED_META if k in node.meta
             }
     result = map_aggregate(traced.graph.output_node().args[0], lambda a: copies.get(a, a))

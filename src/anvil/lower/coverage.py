@@ -99,7 +99,7 @@ def _of(op: Any, core: bool) -> Coverage:
     composite = torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd")
     if composite and any(parameter.alias_info for parameter in op._schema.arguments):
         return Coverage(name, core, "decomposed", "by export, into what it is made of")
-    if op in decompose.table() or composite:
+    if op in decompose.table() or decompose.definition(op) is not None:
         return Coverage(name, core, "decomposed", "when lowered, into what it is made of")
     return Coverage(name, core, "missing", "")
 

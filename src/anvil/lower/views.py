@@ -117,11 +117,32 @@ def _select(view: View, shape: Shape, dim: int, position: Size) -> View:
     return View(view.buffer, offset, tuple(shape), view.strides[:dim] + view.strides[dim + 1 :])
 
 
+def _diagonal(view: View, shape: Shape, offset: int = 0, dim1: int = 0, dim2: int = 1) -> View:
+    """The diagonal is the last dimension."""
+    rank = len(view.sizes)
+    dim1, dim2 = dim1 % rank, dim2 % rank
+    start = simplify(view.offset + max(-offset, 0) * view.strides[dim1] + max(offset, 0) * view.strides[dim2])
+    kept = tuple(stride for dim, stride in enumerate(view.strides) if dim not in (dim1, dim2))
+    step = simplify(view.strides[dim1] + view.strides[dim2])
+    return View(view.buffer, start, tuple(shape), (*kept, step))
+
+
+def _unfold(view: View, shape: Shape, dim: int, size: int, step: Size) -> View:
+    """Windows along ``dim``, their elements in a new last dimension."""
+    if not view.sizes:
+        return View(view.buffer, view.offset, tuple(shape), (1,))
+    dim %= len(view.sizes)
+    strides = tuple(simplify(s * step) if i == dim else s for i, s in enumerate(view.strides))
+    return View(view.buffer, view.offset, tuple(shape), (*strides, view.strides[dim]))
+
+
 WINDOWS: dict[Any, Window] = {
     aten.view.default: _reshape,
     aten.reshape.default: _reshape,
     aten._unsafe_view.default: _reshape,
     aten.slice.Tensor: _slice,
     aten.select.int: _select,
+    aten.diagonal.default: _diagonal,
+    aten.unfold.default: _unfold,
 }
 """Called with the view, the new shape, and the op's arguments after the tensor."""

@@ -1,7 +1,7 @@
 """Ops written out in others, one file per family. Each file's ``DECOMPOSITIONS`` maps overloads to PyTorch functions
 of the same signature that say what the op does in ops that have a lowering; NotImplemented leaves the call alone.
 
-Composite ops need no entry: they are replaced by what they consist of, unless they have a lowering as a whole."""
+Without an entry, what has no lowering as a whole is replaced by what PyTorch says it consists of."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._decomp import decomposition_table
 from torch.fx import Node
 
 from anvil.discovery import offered
@@ -48,13 +49,17 @@ def _meaning(node: Node) -> Callable[..., Any] | None:
     if node.target in table():
         return table()[node.target]
     lowered = (ops.table(), named.table(), REMAPS, WINDOWS, VIRTUAL)
-    if any(node.target in known for known in lowered) or not _is_composite(node.target):
-        return None
-    return node.target
+    return None if any(node.target in known for known in lowered) else definition(node.target)
 
 
-def _is_composite(op: torch._ops.OpOverload) -> bool:
-    return torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd")
+def definition(op: torch._ops.OpOverload) -> Callable[..., Any] | None:
+    """What PyTorch says an op consists of: a composite op itself, the ATen form of a primitive, or an entry in its table
+    of decompositions."""
+    if op.namespace == "prims":
+        return op.impl_aten  # type: ignore[attr-defined]
+    if torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd"):
+        return op
+    return decomposition_table.get(op)
 
 
 WRITE_OUT = GraphPass("write_out", _write_out)

@@ -28,12 +28,12 @@ def apply(op: ir.Operation, arguments: list[Val], target: Target) -> Val:
             raise NotImplementedError(f"{name} of f64: there is no implementation in double precision")
         return Val(mathlib.emit(name, arguments[0].ssa))
     if op.name in _CONVERSIONS and str(arguments[0].element) in _HALVES:
-        arguments = [_to_f32(arguments[0], target)]
+        arguments = [to_f32(arguments[0], target)]
         if str(element) == "f32":
             return arguments[0]
     if op.name in _CONVERSIONS and str(element) in _HALVES:
         wide = arguments[0] if str(arguments[0].element) == "f32" else _clone(op, arguments, "f32")
-        return _from_f32(wide, str(element), target)
+        return from_f32(wide, str(element), target)
     return _clone(op, arguments, str(element))
 
 
@@ -45,12 +45,12 @@ def _clone(op: ir.Operation, arguments: list[Val], element: str) -> Val:
     return Val(ir.Operation.create(op.name, [kind], [value.ssa for value in arguments], attributes).result)
 
 
-def _to_f32(value: Val, target: Target) -> Val:
+def to_f32(value: Val, target: Target) -> Val:
     """A 16-bit float as f32. All its other conversions go through f32 too, as in PyTorch, whatever passes have made
     of two conversions in a row."""
     half = str(value.element)
     return cast(value, "f32") if half == "f16" and target.converts_f16 else _WIDEN[half](value)
 
 
-def _from_f32(value: Val, half: str, target: Target) -> Val:
+def from_f32(value: Val, half: str, target: Target) -> Val:
     return cast(value, half) if half == "f16" and target.converts_f16 else _NARROW[half](value)
