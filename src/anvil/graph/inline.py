@@ -15,11 +15,11 @@ from anvil.graph.program import GraphProgram
 from anvil.graph.rewrite import INHERITED_META, mode_of
 
 
-def inline(program: GraphProgram, node: Node, function: Callable[..., Any]) -> bool:
+def inline(program: GraphProgram, node: Node, function: Callable[..., Any]) -> list[Node] | None:
     """Replace ``node`` by the calls that ``function`` makes when it is given the same arguments.
 
-    Composite operations in ``function`` are traced as what they consist of. False, and nothing changed, if it
-    returns NotImplemented or works in place. The function may not branch on symbolic sizes.
+    Composite operations in ``function`` are traced as what they consist of. Gives the new calls; None, and nothing
+    changed, if it returns NotImplemented or works in place. The function may not branch on symbolic sizes.
     """
     sources = node.all_input_nodes
     accepted = True
@@ -30,32 +30,33 @@ def inline(program: GraphProgram, node: Node, function: Callable[..., Any]) -> b
         args, kwargs = (map_aggregate(part, lambda a: known.get(a, a)) for part in (node.args, node.kwargs))
         result = function(*args, **kwargs)
         accepted = result is not NotImplemented
-        return result if accepted else ()
+        if not accepted:
+            return ()
+        return tuple(result) if isinstance(result, (tuple, list)) else result
 
     fakes = [source.meta["val"] for source in sources]
     with torch.no_grad(), enable_python_dispatcher(), mode_of(program):
         traced = make_fx(call, tracing_mode="real")(*fakes)
     if not accepted or any(_mutates(inner) for inner in traced.graph.nodes):
-        return False
-    _splice(program, node, traced, dict(zip(traced.graph.find_nodes(op="placeholder"), sources, strict=True)))
-    return True
+        return None
+    return _splice(program, node, traced, dict(zip(traced.graph.find_nodes(op="placeholder"), sources, strict=True)))
 
 
 def _mutates(node: Node) -> bool:
     return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
 
 
-def _splice(program: GraphProgram, node: Node, traced: torch.fx.GraphModule, copies: dict[Node, Node]) -> None:
-    graph = program.module.graph
+def _splice(program: GraphProgram, node: Node, traced: torch.fx.GraphModule, copies: dict[Node, Node]) -> list[Node]:
+    graph, new = program.module.graph, list[Node]()
     with graph.inserting_before(node):
         for inner in traced.graph.nodes:
             if inner.op in ("placeholder", "output"):
                 continue
             assert inner.op == "call_function", f"writing out {node}: {inner.op} {inner.target}"
             copies[inner] = graph.node_copy(inner, copies.__getitem__)
-            copies[inner].meta = {"val": inner.meta.get("val")} | {
-                k: node.meta[k] for k in INHERITED_META if k in node.meta
-            }
+            copies[inner].meta = {"val": inner.meta.get("val")}
+            copies[inner].meta |= {key: node.meta[key] for key in INHERITED_META if key in node.meta}
+            new.append(copies[inner])
     result = map_aggregate(traced.graph.output_node().args[0], lambda a: copies.get(a, a))
     if isinstance(result, Node):
         node.replace_all_uses_with(result)
@@ -64,3 +65,4 @@ def _splice(program: GraphProgram, node: Node, traced: torch.fx.GraphModule, cop
             user.replace_all_uses_with(result[user.args[1]])
             graph.erase_node(user)
     graph.erase_node(node)
+    return new

@@ -30,14 +30,17 @@ def table() -> dict[Any, Callable[..., Any]]:
 
 
 def _write_out(program: GraphProgram) -> None:
-    """From the last node to the first, again and again: what was written out may hold more to write out."""
-    settled: set[Node] = set()
-    while waiting := [node for node in program.module.graph.nodes if node not in settled]:
-        for node in waiting:
-            settled.add(node)
-            function = _meaning(node)
-            if function is not None:
-                inline(program, node, function)
+    """Again and again: what was written out may hold more to write out. An op within its own definition stays."""
+    queue = list(program.module.graph.nodes)
+    within: dict[Node, frozenset[Any]] = dict.fromkeys(queue, frozenset())
+    while queue:
+        node = queue.pop()
+        function = None if node.target in within[node] else _meaning(node)
+        if function is None:
+            continue
+        for inner in inline(program, node, function) or ():
+            within[inner] = within[node] | {node.target}
+            queue.append(inner)
 
 
 def _meaning(node: Node) -> Callable[..., Any] | None:
@@ -53,8 +56,8 @@ def _meaning(node: Node) -> Callable[..., Any] | None:
 
 
 def definition(op: torch._ops.OpOverload) -> Callable[..., Any] | None:
-    """What PyTorch says an op consists of: a composite op itself, the ATen form of a primitive, or an entry in its table
-    of decompositions."""
+    """What PyTorch says an op consists of: a composite op itself, the ATen form of a primitive, or an entry in a table
+    of PyTorch."""
     if op.namespace == "prims":
         return op.impl_aten  # type: ignore[attr-defined]
     if torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd"):
