@@ -113,3 +113,24 @@ def test_factories_equal_eager(name):
     for n in (1, 17):
         got, want = lowered(torch.randn(n))[0], function(torch.randn(n))
         assert got.dtype == want.dtype and got.equal(want)
+
+
+def test_a_dense_and_a_strided_source_do_not_share_a_kernel():
+    def function(x, y, i):
+        return x[:, i], y[..., 1][:, i]
+
+    examples = torch.randn(5, 4), torch.randn(5, 4, 2), indices(0, 4, 3)
+    lowered = compiled(function, *examples, dynamic=(ND, ND, M))
+    x, y, i = torch.randn(9, 33), torch.randn(9, 33, 2), indices(0, 33, 20)
+    for got, want in zip(lowered(x, y, i), function(x, y, i), strict=True):
+        assert got.equal(want)
+
+
+def test_positions_can_be_picked_from_too():
+    def function(x, i):
+        return x[i] + (torch.arange(x.shape[0])[:, None] * 2 + torch.arange(3))[i, 1][:, None], torch.arange(9)[3:][i]
+
+    lowered = compiled(function, torch.randn(5, 4), indices(0, 5, 3), dynamic=(ND, M))
+    x, i = torch.randn(6, 33), indices(0, 6, 20)
+    for got, want in zip(lowered(x, i), function(x, i), strict=True):
+        assert got.equal(want)

@@ -43,7 +43,8 @@ class Nest:
         if step.view is None:
             return None
         if step.kind == "gather":
-            return len(step.view.sizes), self.gather_access(step)
+            dense = bool(step.view.strides) and same(step.view.strides[-1], 1)  # part of the argument's type
+            return len(step.view.sizes), dense, self.gather_access(step)
         return self.access(step.loops, step.view)
 
     def access(self, loops: Sequence[int], view: View) -> Access:

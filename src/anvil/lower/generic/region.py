@@ -103,13 +103,13 @@ class Region:
     def gather(
         self, source: Operand, index: Sequence[Operand | int], shape: Sequence[Size], *, wrap: bool = False
     ) -> Value:
-        """Elements of ``source``, which must be in memory. Its dimension i is indexed by ``index[i]``: integers that
+        """Elements of ``source``, which is no value of a region. Its dimension i is indexed by ``index[i]``: integers that
         broadcast to ``shape``, or a number, for the turn of that dimension of ``shape`` itself.
 
         With ``wrap`` negative indices count from the end. What is outside the source is moved to its nearest element.
         """
-        if not isinstance(source, Tensor) or source.generator is not None:
-            raise Misfit("only tensors in memory can be gathered from")
+        if not isinstance(source, Tensor):
+            raise Misfit("what is computed in a region cannot be gathered from")
         axes = self._align([i for i in index if not isinstance(i, int)], shape)
         for dim in (i for i in index if isinstance(i, int)):
             axes[dim] = self.new_axis(shape[dim]) if axes[dim] is None else axes[dim]
@@ -117,6 +117,9 @@ class Region:
             self._turn(axes[i]) if isinstance(i, int) else self._inside(self._enter(i, axes), size, wrap)
             for i, size in zip(index, source.shape, strict=True)
         ]
+        if source.generator is not None:
+            step = self._generate_at(source, steps)
+            return Value(step, source.dtype, self._followed(step, axes), tuple(shape))
         loops = tuple(sorted({loop for step in steps for loop in self.loops(step)}))
         step = self._add(Step("gather", source.dtype, loops, tuple(steps), view=source.view))
         return Value(step, source.dtype, self._followed(step, axes), tuple(shape))
@@ -220,8 +223,16 @@ class Region:
         return self._once(Step("input", operand.dtype, loops, view=view))
 
     def _generate(self, operand: Tensor, strides: dict[int, Size]) -> int:
-        """Compute the elements of a tensor that need not exist, from their linear positions."""
-        terms = [(loop, stride) for loop, stride in strides.items() if not same(stride, 0)]
+        """Compute the elements of a tensor that need not exist, at the turns of loops."""
+        return self._generated(operand, [(self._turn(loop), s) for loop, s in strides.items() if not same(s, 0)])
+
+    def _generate_at(self, operand: Tensor, indices: Sequence[int]) -> int:
+        """The same at computed indices, one per dimension."""
+        pairs = zip(indices, operand.view.strides, strict=True)
+        return self._generated(operand, [(index, stride) for index, stride in pairs if not same(stride, 0)])
+
+    def _generated(self, operand: Tensor, terms: Sequence[tuple[int, Size]]) -> int:
+        """Elements from their linear positions: the offset, and each of the terms times its stride."""
         factors = [self.scalar(size, "i64").step for size in (operand.view.offset, *(stride for _, stride in terms))]
         generator = operand.generator
         assert generator is not None
@@ -232,7 +243,7 @@ class Region:
                 position = position + stride * turn
             return generator(position)
 
-        return self._map(body, [*factors, *(self._turn(loop) for loop, _ in terms)], operand.dtype)
+        return self._map(body, [*factors, *(step for step, _ in terms)], operand.dtype)
 
     def _turn(self, axis: int | None) -> int:
         """The number of the turn of a loop."""
