@@ -160,7 +160,7 @@ def first(x: np.ndarray, dim: int, k: int, largest: bool = True) -> tuple[np.nda
 
 
 def chosen(op: Any, x: torch.Tensor, dim: int, **constants: Any) -> Any:
-    """The values twice: as returned, and as the indices pick them. PyTorch says nothing about the order of equal ones."""
+    """The values twice: as returned, and as the indices pick them. PyTorch leaves the order of equal ones open."""
     values, at = op(x, dim=dim, **constants)
     return values, x.gather(dim, at)
 

@@ -103,8 +103,8 @@ class Region:
     def gather(
         self, source: Operand, index: Sequence[Operand | int], shape: Sequence[Size], *, wrap: bool = False
     ) -> Value:
-        """Elements of ``source``, which is no value of a region. Its dimension i is indexed by ``index[i]``: integers that
-        broadcast to ``shape``, or a number, for the turn of that dimension of ``shape`` itself.
+        """Elements of ``source``, which is no value of a region. Its dimension i is indexed by ``index[i]``: integers
+        that broadcast to ``shape``, or a number, for the turn of that dimension of ``shape`` itself.
 
         With ``wrap`` negative indices count from the end. What is outside the source is moved to its nearest element.
         """
