@@ -177,3 +177,41 @@ def test_prefill_in_one_and_token_by_token_agree_to_the_bit(compiled) -> None:
 def test_an_unknown_cache_type_is_refused() -> None:
     with pytest.raises(InputError, match=r"kv='int4' is unknown; expected one of \['fp32', 'fp16', 'bf16', 'int8'\]"):
         anvil.compile(tiny_llama(), TARGET, kv="int4")
+
+
+def ring_append(machine: KernelBench, ring: np.ndarray, new: np.ndarray, past: list[int]) -> np.ndarray:
+    kernel = kernels.get("kv_append").build(machine.target, "f32", "ring")
+    return machine.run(kernel, new, np.array(past, np.int64), ring).copy()
+
+
+def test_a_ring_of_eight_fills_and_then_drops_the_oldest(machine: KernelBench) -> None:
+    """Six tokens 0 .. 5 at once, then 6, 7, 8, 9 one by one: in order of position 0-6, 0-7, 1-8, 2-9."""
+    ring = np.full((1, 1, 8, 1), np.nan, np.float32)
+    ring = ring_append(machine, ring, np.arange(6, dtype=np.float32).reshape(1, 1, 6, 1), [0])
+    held = []
+    for token in range(6, 10):
+        ring = ring_append(machine, ring, np.full((1, 1, 1, 1), token, np.float32), [token])
+        order = [position % 8 for position in range(max(0, token - 7), token + 1)]
+        held.append(ring[0, 0, order, 0].tolist())
+    assert held == [list(range(7)), list(range(8)), list(range(1, 9)), list(range(2, 10))]
+
+
+def test_ring_and_pages_hold_what_their_emulation_holds(machine: KernelBench) -> None:
+    new, past = torch.from_numpy(inputs(2, 3, 3, 5, 1, 17)[0].copy()), torch.tensor([6, 30])
+    ring = torch.zeros(2, 3, 8, 17)
+    got = ring_append(machine, ring.numpy().copy(), new.numpy(), past.tolist())
+    torch.ops.anvil.kv_append_ring(ring, new, past)
+    assert got.tobytes() == ring.numpy().tobytes()
+
+    pages, table = torch.zeros(11, 3, 8, 17), torch.randperm(11, generator=torch.Generator().manual_seed(2))[:10]
+    kernel = kernels.get("kv_append").build(machine.target, "f32", "paged")
+    arguments = (new.numpy(), past.numpy(), table.view(2, 5).numpy(), pages.numpy().copy())
+    got = machine.run(kernel, *arguments, threads=2)
+    torch.ops.anvil.kv_append_paged(pages, table.view(2, 5), new, past)
+    assert got.tobytes() == pages.numpy().tobytes()
+
+
+def test_a_ring_too_small_for_window_and_tokens_is_refused() -> None:
+    q, ring = torch.zeros(1, 1, 3, 4), torch.zeros(1, 1, 9, 4)
+    with pytest.raises(InputError, match=r"9 slots, window=8, 3 tokens at once; expected at least 10"):
+        torch.ops.anvil.attention_ring(q, ring, ring, torch.tensor([0]), 1.0, 8, None)

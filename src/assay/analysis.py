@@ -106,23 +106,24 @@ class Analysis:
         inherited = 1.1 * gate.error * (np.abs(up.value) + up.error) + np.abs(reference.silu(gate.value)) * up.error
         return Bounded(value, inherited + bounds.swiglu(self.setting, value, gate.value, up.value))
 
-    def attention(self, q: Bounded, k: Bounded, v: Bounded, past: np.ndarray) -> Bounded:
+    def attention(self, q: Bounded, k: Bounded, v: Bounded, past: np.ndarray, *, window: int = 0) -> Bounded:
         """Scores off by at most δ change each weight by a factor within exp(±2δ): expm1(2δ)·Σp|v| + exp(2δ)·Σp·e_v.
 
         δ is the largest over the visible keys of scale·(|q|·e_k + e_q·|k| + e_q·e_k).
         """
-        value = reference.attention(q.value, k.value, v.value, past)
-        growth = 2.0 * score_error(q, k, past)
-        magnitude = reference.attention(q.value, k.value, np.abs(v.value), past)
-        errors = reference.attention(q.value, k.value, v.error, past)
+        value = reference.attention(q.value, k.value, v.value, past, window=window)
+        growth = 2.0 * score_error(q, k, past, window)
+        magnitude = reference.attention(q.value, k.value, np.abs(v.value), past, window=window)
+        errors = reference.attention(q.value, k.value, v.error, past, window=window)
         inherited = np.expm1(growth) * magnitude + np.exp(growth) * errors
-        return Bounded(value, inherited + bounds.attention(self.setting, value, q.value, k.value, v.value, past))
+        own = bounds.attention(self.setting, value, q.value, k.value, v.value, past, window=window)
+        return Bounded(value, inherited + own)
 
 
-def score_error(q: Bounded, k: Bounded, past: np.ndarray) -> np.ndarray:
+def score_error(q: Bounded, k: Bounded, past: np.ndarray, window: int = 0) -> np.ndarray:
     """[B, H, S, 1]: largest error of a visible score that the errors of q and k cause."""
     group = q.value.shape[1] // k.value.shape[1]
-    mask = visible((q.value.shape[2], k.value.shape[2]), past)[:, None]
+    mask = visible((q.value.shape[2], k.value.shape[2]), past, window=window)[:, None]
     used = seen_by_any(mask)
 
     def keys(x: np.ndarray) -> np.ndarray:
