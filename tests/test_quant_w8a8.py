@@ -27,8 +27,8 @@ def machine(request: pytest.FixtureRequest) -> KernelBench:
 def rounded(machine: KernelBench, x: np.ndarray, offset: int = 0, threads: int = 1) -> tuple[np.ndarray, np.ndarray]:
     """Codes and scales of rows."""
     outs = poison(len(x), -(-x.shape[1] // 32) * 32, dtype="int8"), poison(len(x))
-    codes, scale = machine.run_all(quantise_rows.build(machine.target, offset), x, *outs, threads=threads)
-    return codes, scale
+    found = machine.run_all(quantise_rows.build(machine.target, offset), x, *outs, threads=threads)
+    return found["codes"], found["scale"]
 
 
 def test_codes_are_rounded_half_to_even_and_saturate(machine: KernelBench) -> None:
