@@ -22,6 +22,8 @@ from assay.errors import UsageError
 from assay.measure import ceiling
 from assay.record import Writer
 from assay.tokens import registry, session, source
+from assay.tokens.golden import load_golden
+from assay.tokens.tokenizer import load_tokenizer
 
 EAGER = ("--backend", "torch_eager")
 TINY = ("--model", "llama-tiny", *EAGER)
@@ -64,8 +66,6 @@ def test_generate_prints_json_and_nothing_else() -> None:
     result = run("generate", *TINY, "--prompt", "What is the capital of France?", "--max-new-tokens", "8", "--json")
     data = json.loads(result.stdout)
     golden = registry.golden_path(registry.model("llama-tiny"))
-    from assay.tokens.golden import load_golden
-
     assert data["tokens"] == load_golden(golden).prompts[0].new_ids[:8]
     for name in ("text", "ttft_ms", "tpot_ms", "prefill_tok_s", "decode_tok_s", "weight_bytes", "peak_rss_bytes"):
         assert data[name], name
@@ -86,6 +86,23 @@ def test_generate_streams_text_and_says_how_fast() -> None:
     assert result.exit_code == 0
     assert "6 tokens at" in result.stderr and "ceiling 25.0 GB/s measured" in result.stderr
     assert len(result.stdout.strip()) > 0
+
+
+@pytest.mark.usefixtures("quick_ceiling")
+def test_generate_draws_tokens_and_a_seed_repeats_them() -> None:
+    ask = ("generate", *TINY, "--prompt", "anvil", "--raw", "--max-new-tokens", "12", "--json", "--temperature", "1.5")
+    first, again, other = (json.loads(run(*ask, "--seed", seed).stdout)["tokens"] for seed in ("1", "1", "2"))
+    assert first == again != other
+
+
+def test_generate_answers_several_prompts_each_as_alone() -> None:
+    ask = ("generate", *TINY, "--raw", "--max-new-tokens", "8", "--prompt", "anvil", "--prompt", "0123456789")
+    pairs = json.loads(run(*ask, "--json").stdout)["answers"]
+    golden = load_golden(registry.golden_path(registry.model("llama-tiny")))
+    tokenizer = load_tokenizer(source.resolve(registry.model("llama-tiny")))
+    assert [pair["prompt"] for pair in pairs] == ["anvil", "0123456789"]
+    assert [pair["text"] for pair in pairs] == [tokenizer.decode(golden.prompts[i].new_ids[:8]) for i in (2, 3)]
+    assert run(*ask).stdout.startswith("> anvil\n")
 
 
 def test_tokens_passes_for_pytorch_itself_and_shows_each_prompt() -> None:
@@ -145,6 +162,15 @@ def test_index_can_be_rebuilt_over_itself(records: Path, tmp_path: Path) -> None
         (("generate", "--model", "gpt-9", "--prompt", "x"), 2, "unknown model='gpt-9'; known: llama-tiny"),
         (("generate", *TINY, "--prompt", "x", "--target", "vax"), 2, "unknown target='vax'; known: host"),
         (("generate", *TINY, "--prompt", "x", "--quant", "w3"), 2, "unknown quant='w3'"),
+        (
+            ("generate", *TINY, "--prompt", "x", "--temperature", "-1"),
+            2,
+            "temperature=-1.0: expected 0 (greedy) or more",
+        ),
+        (("generate", *TINY, "--prompt", "x", "--top-k", "-1"), 2, "top_k=-1: expected 0 (all)"),
+        (("generate", *TINY, "--prompt", "x", "--top-p", "0"), 2, "top_p=0.0: expected more than 0"),
+        (("generate", *TINY, "--prompt", "x", "--min-p", "2"), 2, "min_p=2.0: expected 0 (all) to 1"),
+        (("generate", *TINY, "--prompt", "x", "--repetition-penalty", "0"), 2, "expected more than 0; 1 is none"),
         (("generate", *TINY, "--prompt", "x" * 300), 2, "max_new_tokens=64 is more than context=256"),
         (("generate", *TINY, "--prompt", "", "--raw"), 2, "the prompt is empty"),
         (("generate", "--model", "llama-tiny", "--prompt", "x", "--backend", "gcc"), 2, "name='gcc'"),

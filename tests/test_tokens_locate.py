@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import anvil
-from anvil import api, models
+from anvil import model_trace, models
 from anvil.graph.program import GraphProgram
 from anvil.graph.rewrite import calls, emit, finish
 from assay.backends.protocol import LanguageModel
@@ -37,7 +37,7 @@ def module(stage: TokenStage) -> torch.nn.Module:
 @pytest.fixture(scope="module")
 def captured(module: torch.nn.Module) -> GraphProgram:
     """Captured once for all faults in graphs."""
-    return api._capture_model(module, CONTEXT)
+    return model_trace._capture(module, CONTEXT)
 
 
 def find(stage: TokenStage, model: LanguageModel) -> Place | None:
@@ -47,7 +47,7 @@ def find(stage: TokenStage, model: LanguageModel) -> Place | None:
 
 def after(monkeypatch: pytest.MonkeyPatch, name: str, change: Callable[[GraphProgram], None]) -> None:
     """Let a pass of the compiler do ``change`` to its result."""
-    honest = getattr(api, name)
+    honest = getattr(model_trace, name)
 
     def faulty(program: GraphProgram) -> GraphProgram:
         result = honest(program)
@@ -55,7 +55,7 @@ def after(monkeypatch: pytest.MonkeyPatch, name: str, change: Callable[[GraphPro
         finish(result)
         return result
 
-    monkeypatch.setattr(api, name, faulty)
+    monkeypatch.setattr(model_trace, name, faulty)
 
 
 def nth(program: GraphProgram, op: torch._ops.OpOverload, index: int) -> torch.fx.Node:
@@ -84,7 +84,7 @@ def test_swapped_operands_are_found_at_their_op(
         node = nth(program, ops.swiglu.default, 1)
         node.args = node.args[::-1]
 
-    monkeypatch.setattr(api, "_capture_model", lambda *_: captured)
+    monkeypatch.setattr(model_trace, "_capture", lambda *_: captured)
     after(monkeypatch, "fuse", swap)
     place = find(stage, anvil.compile(module, TARGET, context=CONTEXT))
 
@@ -102,7 +102,7 @@ def test_a_value_written_one_slot_off_from_some_token_on_is_found_in_the_token_l
         stuck = emit(program, node, aten.clamp.default, past, None, LATE - 1)
         node.args = (cache, new, stuck)
 
-    monkeypatch.setattr(api, "_capture_model", lambda *_: captured)
+    monkeypatch.setattr(model_trace, "_capture", lambda *_: captured)
     after(monkeypatch, "greedy", stick)
     place = find(stage, anvil.compile(module, TARGET, context=CONTEXT))
 

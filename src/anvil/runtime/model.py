@@ -176,6 +176,19 @@ class CompiledModel:
             self.start(len(checked)), checked, max_new_tokens, sampling=sampling, stop_ids=stop_ids, on_token=on_token
         )
 
+    def answers(
+        self,
+        prompts: Sequence[Sequence[int]],
+        new_tokens: int,
+        sampling: Mapping[str, Any],
+        stop: Collection[int],
+        on_token: OnToken,
+    ) -> list[list[int]]:
+        """The ids of :meth:`generate_batch`; ``sampling`` holds fields of :class:`Sampling`."""
+        chosen = Sampling(**sampling)
+        results = self.generate_batch(prompts, new_tokens, sampling=chosen, stop_ids=stop, on_token=on_token)
+        return [result.ids for result in results]
+
     def facts(self) -> dict[str, Any]:
         """Bytes held, times of compilation stages (ms), kernel and row counts."""
         plans = self.plans.each()

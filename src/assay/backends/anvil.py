@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from anvil import api, attention, errors, models, targets
-from anvil import quant as quants
+from anvil import api, attention, errors, models, quant, targets
 from anvil.graph.program import GraphProgram
 from anvil.runtime import open_executor, status
 from anvil.runtime.executor import Executor
@@ -24,7 +23,6 @@ from assay.backends.protocol import (
     LanguageModel,
     NotRunHere,
     Program,
-    Rounded,
     TargetStatus,
     Unsupported,
 )
@@ -74,22 +72,6 @@ class AnvilProgram:
         return [(stage.stage, functools.partial(_run_in_torch, stage)) for stage in each_stage(self.captured)]
 
 
-@dataclass(frozen=True)
-class AnvilEmulation:
-    """Implements :class:`assay.backends.protocol.Emulation` with the modes' own quantise and dequantise."""
-
-    choice: quants.Choice
-
-    def weight(self, name: str, value: torch.Tensor, *, table: bool) -> torch.Tensor:
-        mode = self.choice.mode(name, table=table)
-        return mode.dequantise(self.choice.quantised(name, mode, value))
-
-    def activations(self, *, table: bool) -> Rounded | None:
-        mode = self.choice.mode("", table=table)
-        rounding = getattr(mode, "activations", None)
-        return rounding.rounded if rounding is not None else None
-
-
 def _run_in_torch(program: GraphProgram, *inputs: torch.Tensor) -> list[torch.Tensor]:
     with torch.no_grad():
         return list(program.module(*inputs, *program.params.values()))
@@ -107,7 +89,7 @@ class AnvilBackend:
         return [_status(target.name) for target in targets.all_targets()]
 
     def modes(self) -> Mapping[str, tuple[str, ...]]:
-        return {"quant": tuple(quants.modes()), "kv": tuple(api.KV_TYPES), **attention.families()}
+        return {"quant": tuple(quant.modes()), "kv": tuple(api.KV_TYPES), **attention.families()}
 
     def coverage(self) -> Sequence[Claim]:
         from anvil.lower.coverage import coverage
@@ -150,12 +132,6 @@ class AnvilBackend:
             raise Unsupported(str(error)) from error
         except errors.ToolMissingError as error:
             raise NotRunHere(str(error)) from error
-
-    def emulation(self, source: str, quant: str) -> AnvilEmulation:
-        try:
-            return AnvilEmulation(quants.choose(quant, _model(source).stored if quant != "fp32" else {}))
-        except errors.InputError as error:
-            raise Unsupported(str(error)) from error
 
     def _captured_once(self, program: Program) -> GraphProgram:
         """Capture once per program, however many targets it is compiled for."""

@@ -5,7 +5,7 @@ An adapter module in this package exposes ``BACKEND: Backend``. No other module 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -78,28 +78,6 @@ class Compiled(Protocol):
         ...
 
 
-Rounded = Callable[[torch.Tensor], torch.Tensor]
-
-
-class Emulation(Protocol):
-    """What a quantisation mode makes of one model's numbers, so that PyTorch can compute with the same ones.
-
-    A ``table`` is an embedding or the output projection, which a mode may treat otherwise.
-    """
-
-    def weight(self, name: str, value: torch.Tensor, *, table: bool) -> torch.Tensor:
-        """float64 [N, K]: what the integers and scales of the weight called ``name`` mean, exactly.
-
-        ``value`` [N, K] is the weight before quantisation.
-        """
-        ...
-
-    def activations(self, *, table: bool) -> Rounded | None:
-        """A function from float32 rows [..., K] to what a linear layer of this mode multiplies instead, float64; or
-        None where it takes them as they are."""
-        ...
-
-
 class Point(Protocol):
     """A value inside a compiled model that PyTorch's own run of the model has too.
 
@@ -118,7 +96,7 @@ class Point(Protocol):
 
 
 class LanguageModel(Protocol):
-    """A compiled causal language model, batch 1, greedy. Token ids are Python ints, logits float32 numpy arrays."""
+    """A compiled causal language model. Token ids are Python ints, logits float32 numpy arrays."""
 
     vocabulary: int
     context: int  # most tokens the cache holds
@@ -135,6 +113,22 @@ class LanguageModel(Protocol):
 
     def decode(self, token: int) -> int:
         """Feed one id into the cache; return the greedy next id."""
+        ...
+
+    def answers(
+        self,
+        prompts: Sequence[Sequence[int]],
+        new_tokens: int,
+        sampling: Mapping[str, float],
+        stop: Collection[int],
+        on_token: Callable[[int, int], None],
+    ) -> list[list[int]]:
+        """New ids for every prompt, each as if it were asked alone: until a stop id (included) or ``new_tokens``.
+
+        ``sampling`` is empty for greedy ids, or sets some of ``temperature`` (0: greedy), ``top_k`` (0: all),
+        ``top_p``, ``min_p``, ``repetition_penalty`` (1: none) and ``seed``; the same seed gives the same ids.
+        ``on_token(index of the prompt, id)`` is called as they come.
+        """
         ...
 
     def residuals(self, ids: Sequence[int]) -> dict[str, np.ndarray]:
@@ -184,7 +178,3 @@ class Backend(Protocol):
         threads: int = 1,
         context: int | None = None,
     ) -> LanguageModel: ...
-
-    def emulation(self, source: str, quant: str) -> Emulation:
-        """The numbers of mode ``quant`` on the model at ``source``. Raises :class:`Unsupported` for an unknown mode."""
-        ...

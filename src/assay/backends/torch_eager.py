@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from assay.backends.protocol import Claim, Emulation, Program, TargetStatus, Unsupported
+from assay.backends.protocol import Claim, Program, TargetStatus, Unsupported
 from assay.backends.torch_model import TorchModel
 
 
@@ -63,9 +63,6 @@ class EagerBackend:
         if quant != "fp32" or kv != "fp32":
             raise Unsupported(f"torch_eager has no quantisation mode {quant!r} with a cache in {kv!r}")
         return TorchModel(source, threads=threads, context=context)
-
-    def emulation(self, source: str, quant: str) -> Emulation:
-        raise Unsupported(f"torch_eager has no quantisation mode {quant!r}")
 
 
 BACKEND = EagerBackend()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,42 @@ class TorchModel:
     def decode(self, token: int) -> int:
         return self.prefill([token])
 
+    def answers(
+        self,
+        prompts: Sequence[Sequence[int]],
+        new_tokens: int,
+        sampling: Mapping[str, float],
+        stop: Collection[int],
+        on_token: Callable[[int, int], None],
+    ) -> list[list[int]]:
+        return [
+            self._answer(list(prompt), new_tokens, sampling, stop, lambda token, row=row: on_token(row, token))
+            for row, prompt in enumerate(prompts)
+        ]
+
+    def _answer(
+        self,
+        ids: list[int],
+        new_tokens: int,
+        sampling: Mapping[str, float],
+        stop: Collection[int],
+        on_token: Callable[[int], None],
+    ) -> list[int]:
+        """One answer, its tokens drawn with transformers' logits processors and PyTorch's random numbers."""
+        processors, generator = _processors(sampling), torch.Generator().manual_seed(int(sampling.get("seed", 0)))
+        self.reset()
+        found, step = [], ids
+        while True:
+            row = torch.from_numpy(self._reference.step(step, self._cache)[-1:])
+            scores = processors(torch.tensor([[*ids, *found]]), row)
+            greedy = not sampling.get("temperature")
+            chosen = scores.argmax() if greedy else torch.multinomial(scores.softmax(1), 1, generator=generator)
+            step = [int(chosen)]
+            found += step
+            on_token(step[0])
+            if step[0] in stop or len(found) == new_tokens:
+                return found
+
     def residuals(self, ids: Sequence[int]) -> dict[str, np.ndarray]:
         return self._reference.residuals(ids)[1]
 
@@ -78,3 +114,21 @@ class TorchModel:
     def facts(self) -> Mapping[str, Any]:
         parameters = {p.data_ptr(): p.numel() * p.element_size() for p in self._reference.module.parameters()}
         return {"weight_bytes": sum(parameters.values()), "quant": "fp32", "target": "host", "threads": self._threads}
+
+
+def _processors(sampling: Mapping[str, float]) -> Any:
+    """transformers' processors for the given choices, in transformers' order."""
+    from transformers.generation import logits_process as generation
+
+    made = generation.LogitsProcessorList()
+    if sampling.get("repetition_penalty", 1) != 1:
+        made.append(generation.RepetitionPenaltyLogitsProcessor(float(sampling["repetition_penalty"])))
+    if sampling.get("temperature"):
+        made.append(generation.TemperatureLogitsWarper(float(sampling["temperature"])))
+        if sampling.get("top_k"):
+            made.append(generation.TopKLogitsWarper(int(sampling["top_k"])))
+        if sampling.get("top_p", 1) < 1:
+            made.append(generation.TopPLogitsWarper(float(sampling["top_p"])))
+        if sampling.get("min_p"):
+            made.append(generation.MinPLogitsWarper(float(sampling["min_p"])))
+    return made

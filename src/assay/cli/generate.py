@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from assay.cli import common
 from assay.cli.common import AsJson, BackendName, KeyValue, Model, Quant, Target, Threads, Weights, err, print_json
+from assay.errors import UsageError
 from assay.measure import ceiling
 from assay.tokens import registry, session
 from assay.tokens.source import resolve
@@ -16,8 +17,14 @@ from assay.tokens.tokenizer import load_tokenizer
 
 def generate(
     model: Model,
-    prompt: Annotated[str, typer.Option("--prompt", help="The user's message.")],
+    prompt: Annotated[list[str], typer.Option("--prompt", help="The user's message; repeat it for several at once.")],
     max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", min=1, help="Most tokens to generate.")] = 64,
+    temperature: Annotated[float, typer.Option(help="0 takes the most likely token; 1 draws as the model says.")] = 0.0,
+    top_k: Annotated[int, typer.Option(help="Draw from the k most likely tokens; 0 for all.")] = 0,
+    top_p: Annotated[float, typer.Option(help="Draw from the fewest tokens that reach this probability.")] = 1.0,
+    min_p: Annotated[float, typer.Option(help="Draw from tokens of at least this fraction of the largest.")] = 0.0,
+    repetition_penalty: Annotated[float, typer.Option(help="Above 1 weakens tokens already there.")] = 1.0,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same answer.")] = 0,
     raw: Annotated[bool, typer.Option("--raw", help="Give the prompt as it is, without the chat template.")] = False,
     system: Annotated[str, typer.Option("--system", help="The system message of the chat.")] = "",
     quant: Quant = "fp32",
@@ -28,7 +35,10 @@ def generate(
     as_json: AsJson = False,
     backend: BackendName = "anvil",
 ) -> None:
-    """Generate text greedily, streaming it; then time to first token, time per token, and the share of the ceiling."""
+    """Generate text, streaming it; then time to first token, time per token, and the share of the ceiling.
+
+    Several prompts are answered side by side, each with the tokens it would get alone; their texts come at the end.
+    """
     spec = registry.model(model)
     compiler = common.backend(backend)
     common.check_quant(compiler, quant)
@@ -36,12 +46,26 @@ def generate(
     chosen = common.target(compiler, target)
     path = resolve(spec, weights)
     tokenizer = load_tokenizer(path)
-    ids = tokenizer.encode(prompt if raw else tokenizer.chat(prompt, system))
-    session.check_fits(len(ids), max_new_tokens, spec.context)
+    each = [tokenizer.encode(text if raw else tokenizer.chat(text, system)) for text in prompt]
+    for ids in each:
+        session.check_fits(len(ids), max_new_tokens, spec.context)
+    sampling = sampling_of(
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        repetition_penalty=repetition_penalty,
+        seed=seed,
+    )
 
-    compiled = compiler.load_model(str(path), chosen.name, quant=quant, kv=kv, threads=threads, context=spec.context)
+    compiled = compiler.load_model(str(path), chosen.name, quant=quant, threads=threads, context=spec.context)
+    what = {"model": model, "quant": quant, "target": chosen.name, "threads": threads, "executor": chosen.executor}
+    if len(each) > 1:
+        texts = session.generate_each(compiled, tokenizer, each, max_new_tokens, sampling)
+        show_each(prompt, texts, what, as_json)
+        return
     show = (lambda _: None) if as_json else (lambda piece: typer.echo(piece, nl=False))
-    result = session.generate(compiled, tokenizer, ids, max_new_tokens, show)
+    result = session.generate(compiled, tokenizer, each[0], max_new_tokens, show, sampling)
     numbers = session.numbers(result, compiled)
     weight_bytes = numbers["weight_bytes"]
     speed = session.speed_of(result.timing, weight_bytes, ceiling.measure(threads, weight_bytes))
@@ -58,6 +82,31 @@ def generate(
         return
     typer.echo()
     err.print(f"[dim]{sentence(result, speed)}[/]", soft_wrap=True)
+
+
+def sampling_of(**choices: float) -> dict[str, float]:
+    """What was asked for besides greedy tokens. Raises :class:`UsageError` for a value out of range."""
+    if choices["temperature"] < 0:
+        raise UsageError(f"temperature={choices['temperature']}: expected 0 (greedy) or more")
+    if choices["top_k"] < 0:
+        raise UsageError(f"top_k={choices['top_k']}: expected 0 (all) or more")
+    if not 0 < choices["top_p"] <= 1:
+        raise UsageError(f"top_p={choices['top_p']}: expected more than 0, at most 1 (all)")
+    if not 0 <= choices["min_p"] <= 1:
+        raise UsageError(f"min_p={choices['min_p']}: expected 0 (all) to 1")
+    if choices["repetition_penalty"] <= 0:
+        raise UsageError(f"repetition_penalty={choices['repetition_penalty']}: expected more than 0; 1 is none")
+    return choices
+
+
+def show_each(prompts: list[str], texts: list[str], what: dict[str, Any], as_json: bool) -> None:
+    """Several prompts with their answers."""
+    if as_json:
+        pairs = [{"prompt": prompt, "text": text} for prompt, text in zip(prompts, texts, strict=True)]
+        print_json({**what, "answers": pairs})
+        return
+    for prompt, text in zip(prompts, texts, strict=True):
+        typer.echo(f"> {prompt}\n{text}\n")
 
 
 def sentence(result: session.Generation, speed: session.Speed) -> str:

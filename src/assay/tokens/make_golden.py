@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import platform
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -12,11 +13,11 @@ import numpy as np
 import scipy.special
 import torch
 
-from assay.backends.protocol import Emulation
 from assay.errors import UsageError
 from assay.tokens import corpus
 from assay.tokens.golden import CORPUS_TOP, TOP, Golden, PromptGolden, prompt_text
 from assay.tokens.judge import log_softmax, rest_of
+from assay.tokens.quantised import emulation
 from assay.tokens.reference import Pass, Reference
 from assay.tokens.source import weights_hash
 from assay.tokens.spec import ModelSpec
@@ -33,18 +34,10 @@ class Draft:
     greedy: Callable[[list[int], int], list[int]]
 
 
-@dataclass(frozen=True)
-class Arithmetic:
-    """What a golden is computed with: the mode, and how PyTorch repeats it (None: plain fp32 weights)."""
-
-    quant: str = "fp32"
-    emulation: Emulation | None = None
-
-
 def make_golden(
     spec: ModelSpec,
     path: Path,
-    arithmetic: Arithmetic = Arithmetic(),
+    quant: str = "fp32",
     draft: Draft | None = None,
     progress: Progress = lambda _: None,
 ) -> Golden:
@@ -59,25 +52,17 @@ def make_golden(
     """
     tokenizer = load_tokenizer(path)
     prompts = tokenised(spec, tokenizer)
-    options: dict[str, Any] = {"emulation": arithmetic.emulation, "streamed": spec.streamed}
+    options: dict[str, Any] = {"emulation": emulation(quant, path), "streamed": spec.streamed}
     exact, eager = Reference(path, **options), Reference.eager(path, **options)
     if draft is None:
         draft = Draft("PyTorch eager float32", eager.greedy)
-    wanted = spec.positions - sum(len(ids) + spec.new_tokens for ids in prompts.values())
-    pieces = corpus.pieces(tokenizer, wanted, spec.context)
-    progress(f"{len(prompts)} prompts, and {sum(map(len, pieces))} positions of the corpus in {len(pieces)} pieces")
-    jobs = [_Job(ids, spec.new_tokens, TOP) for ids in prompts.values()] + [_Job(ids, 0, CORPUS_TOP) for ids in pieces]
-    parts = _positions_of(jobs, exact, eager, draft)
-    made = [
-        replace(part, text=prompt_text(spec.prompts[index], tokenizer), expect=spec.prompts[index].expect, index=index)
-        for index, part in zip(prompts, parts, strict=False)
-    ]
-    chosen, left_out = _certified(spec, arithmetic.quant, made, tokenizer, progress)
+    run = functools.partial(_positions_of, exact=exact, eager=eager, draft=draft)
+    chosen, pieces, left_out = _chosen(spec, quant, prompts, tokenizer, run, progress)
     origin = provenance(spec, path) | {"ids": f"drafted by {draft.name}, each verified by one float64 pass"}
     origin |= {"left_out": left_out} if left_out else {}
-    if arithmetic.emulation is not None:
-        origin["arithmetic"] = f"float64, weights of {arithmetic.quant} dequantised exactly"
-    return Golden(spec.name, arithmetic.quant, tuple(exact.layers), tuple(chosen), origin, tuple(parts[len(prompts) :]))
+    if quant != "fp32":
+        origin["arithmetic"] = f"float64, weights of {quant} dequantised exactly"
+    return Golden(spec.name, quant, tuple(exact.layers), tuple(chosen), origin, tuple(pieces))
 
 
 def tokenised(spec: ModelSpec, tokenizer: Tokenizer) -> dict[int, list[int]]:
@@ -111,32 +96,60 @@ def provenance(spec: ModelSpec, path: Path) -> dict[str, Any]:
     }
 
 
-def _certified(
-    spec: ModelSpec, quant: str, made: Sequence[PromptGolden], tokenizer: Tokenizer, progress: Progress
-) -> tuple[list[PromptGolden], dict[str, str]]:
-    """The prompts that go into the golden, and why others do not, by index."""
-    chosen, left_out = [], {}
-    for part in made:
-        answer = tokenizer.decode(part.new_ids)
-        prompt, sure = spec.prompts[part.index].text[:40], part.certified(quant)
-        progress(f"p{part.index:02} {sure} of {spec.new_tokens} tokens certified, {prompt!r}: {answer[:60]!r}")
-        problem = ""
-        if sure < spec.certified_tokens:
-            problem = f"margins certify {sure} tokens, expected at least {spec.certified_tokens}"
-        elif part.expect not in answer:
-            problem = f"expected {part.expect!r} in the answer, got {answer!r}"
-        if problem and quant == "fp32":
-            raise UsageError(f"prompt {part.index} of {spec.name} ({prompt!r}): {problem}; choose another prompt")
-        if problem:
-            left_out[str(part.index)] = problem
-        elif quant == "fp32" or len(chosen) < spec.quant_prompts:
-            chosen.append(part)
-    if len(chosen) < min(spec.quant_prompts, len(made)):
+def _chosen(
+    spec: ModelSpec,
+    quant: str,
+    prompts: dict[int, list[int]],
+    tokenizer: Tokenizer,
+    run: Callable[[list[_Job]], list[PromptGolden]],
+    progress: Progress,
+) -> tuple[list[PromptGolden], list[PromptGolden], dict[str, str]]:
+    """The prompts that go into the golden, the pieces of the corpus, and why other prompts do not, by index.
+
+    All prompts of fp32; of a lossy mode as many as are needed, so that one which a mode makes uncertain does no harm.
+    """
+    wanted = len(prompts) if quant == "fp32" else min(spec.quant_prompts, len(prompts))
+    queue, chosen, left_out = list(prompts), [], {}
+    pieces: list[PromptGolden] = []
+    while queue and len(chosen) < wanted:
+        indices = queue[: wanted - len(chosen)]
+        queue = queue[len(indices) :]
+        jobs = [_Job(prompts[index], spec.new_tokens, TOP) for index in indices]
+        if not pieces:
+            left = spec.positions - sum(len(job.ids) + job.new_tokens for job in jobs)
+            jobs += [_Job(ids, 0, CORPUS_TOP) for ids in corpus.pieces(tokenizer, left, spec.context)]
+            progress(f"{len(indices)} prompts, and {sum(len(j.ids) for j in jobs[len(indices) :])} corpus positions")
+        parts = run(jobs)
+        pieces = pieces or parts[len(indices) :]
+        for index, part in zip(indices, parts, strict=False):
+            text, expect = prompt_text(spec.prompts[index], tokenizer), spec.prompts[index].expect
+            named = replace(part, text=text, expect=expect, index=index)
+            if problem := _problem(spec, quant, named, tokenizer, progress):
+                left_out[str(index)] = problem
+            else:
+                chosen.append(named)
+    if len(chosen) < wanted:
+        why = "; ".join(f"{index}: {problem}" for index, problem in left_out.items())
         raise UsageError(
-            f"golden of model={spec.name} quant={quant}: {len(chosen)} of {len(made)} prompts can be used, expected "
-            f"{spec.quant_prompts} ({'; '.join(f'{i}: {why}' for i, why in left_out.items())}); add prompts"
+            f"golden of model={spec.name} quant={quant}: {len(chosen)} of {len(prompts)} prompts can be used, expected "
+            f"{wanted} ({why}); add prompts"
         )
-    return chosen, left_out
+    return chosen, pieces, left_out
+
+
+def _problem(spec: ModelSpec, quant: str, part: PromptGolden, tokenizer: Tokenizer, progress: Progress) -> str:
+    """Why a prompt may not go into the golden, or nothing. Raises :class:`UsageError` for one of fp32."""
+    answer = tokenizer.decode(part.new_ids)
+    prompt, sure = spec.prompts[part.index].text[:40], part.certified(quant)
+    progress(f"p{part.index:02} {sure} of {spec.new_tokens} tokens certified, {prompt!r}: {answer[:60]!r}")
+    problem = ""
+    if sure < spec.certified_tokens:
+        problem = f"margins certify {sure} tokens, expected at least {spec.certified_tokens}"
+    elif part.expect not in answer:
+        problem = f"expected {part.expect!r} in the answer, got {answer!r}"
+    if problem and quant == "fp32":
+        raise UsageError(f"prompt {part.index} of {spec.name} ({prompt!r}): {problem}; choose another prompt")
+    return problem
 
 
 @dataclass(frozen=True)

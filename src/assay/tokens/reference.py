@@ -4,7 +4,7 @@ The fp64 golden takes the float32 weights as exact numbers and computes everythi
 that pins an operation to float32 (norms, softmax) is lifted to float64 as well. The rotary tables alone stay float32:
 their buffers are float32 in the program itself, so their rounding is part of the question, not of the answer.
 
-For a quantisation mode the weights are what its integers and scales mean (:class:`assay.backends.protocol.Emulation`).
+For a quantisation mode the weights are what its integers and scales mean (:mod:`assay.tokens.quantised`).
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from safetensors.torch import save_model
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from assay.backends.protocol import Emulation
 from assay.cache import cached
 from assay.errors import WeightsError
+from assay.tokens.quantised import Emulation
 from assay.tokens.source import check, weights_hash
 from assay.tokens.streaming import FolderWeights, blank_module, names_of_tied, stream
 

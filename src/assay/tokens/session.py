@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from assay.backends.protocol import LanguageModel
@@ -62,26 +63,40 @@ def generate(
     ids: Sequence[int],
     new_tokens: int,
     show: Callable[[str], None] = lambda _: None,
+    sampling: Mapping[str, float] = MappingProxyType({}),
 ) -> Generation:
-    """Greedy generation from a fresh cache until a stop token or ``new_tokens``; ``show`` gets the text as it comes.
+    """Generation from a fresh cache until a stop token or ``new_tokens``; ``show`` gets the text as it comes.
 
     Raises what :func:`check_fits` raises.
     """
     check_fits(len(ids), new_tokens, model.context)
-    model.reset()
-    step, tokens, arrivals = tokenizer.stream(), [], []
-    start = time.perf_counter()
-    token = model.prefill(ids)
-    while True:
+    step, arrivals = tokenizer.stream(), []
+
+    def arrived(_row: int, token: int) -> None:
         arrivals.append(time.perf_counter())
-        tokens.append(token)
-        if token in tokenizer.stop:
-            break
-        show(step(token))
-        if len(tokens) == new_tokens:
-            break
-        token = model.decode(token)
+        if token not in tokenizer.stop:
+            show(step(token))
+
+    start = time.perf_counter()
+    (tokens,) = model.answers([ids], new_tokens, sampling, tokenizer.stop, arrived)
     return Generation(tuple(tokens), tokenizer.decode(tokens), Timing.of(len(ids), start, arrivals))
+
+
+def generate_each(
+    model: LanguageModel,
+    tokenizer: Tokenizer,
+    prompts: Sequence[Sequence[int]],
+    new_tokens: int,
+    sampling: Mapping[str, float] = MappingProxyType({}),
+) -> list[str]:
+    """Texts of the answers to several prompts, generated side by side; each is what it would be alone."""
+    for ids in prompts:
+        check_fits(len(ids), new_tokens, model.context)
+    return [tokenizer.decode(ids) for ids in model.answers(prompts, new_tokens, sampling, tokenizer.stop, _silent)]
+
+
+def _silent(_row: int, _token: int) -> None:
+    """Nobody watches."""
 
 
 def numbers(generation: Generation, model: LanguageModel) -> dict[str, Any]:

@@ -30,6 +30,7 @@ class ModelSpec:
     holds the first ``quant_prompts`` prompts of which that is true. Pieces of a fixed text fill up the prompts to
     ``positions`` for comparing distributions. ``streamed``: too large for memory in PyTorch, which reads it layer by
     layer; its greedy tokens are drafted by a compiler under test and verified by PyTorch.
+    ``costs`` has the measured divergence from fp32 of modes that cost this model more or less than is usual, in nats.
     """
 
     name: str
@@ -43,6 +44,7 @@ class ModelSpec:
     positions: int = 2000
     streamed: bool = False
     emulated_tokens: int = 0  # new tokens checked where the target is emulated; 0: too large to run there
+    costs: Mapping[str, float] = field(default_factory=dict, hash=False)
     config: Mapping[str, Any] = field(default_factory=dict, hash=False)
     install: str = ""  # how to get the weights, for the message when they are missing
 

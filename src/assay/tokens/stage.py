@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from assay.errors import UsageError
 from assay.tokens import judge, layers
 from assay.tokens.golden import Golden, PromptGolden, check_belongs, check_prompts, load_golden
 from assay.tokens.locate import locate
+from assay.tokens.quantised import emulation
 from assay.tokens.reference import Reference
 from assay.tokens.registry import golden_path
 from assay.tokens.source import resolve, weights_hash
@@ -109,7 +110,6 @@ class TokenStage:
 
     def load(self, backend: Backend, target: str, threads: int = 1) -> LanguageModel:
         """The compiled model."""
-        self._backend = backend
         return backend.load_model(str(self.path), target, quant=self.quant, threads=threads, context=self.spec.context)
 
     def prompts(
@@ -126,9 +126,18 @@ class TokenStage:
             yield judge.teacher_forced(golden, model.logits(golden.ids.tolist()), self.quant)
 
     def cost(self, model: LanguageModel, positions: int | None = None) -> Distribution | None:
-        """What the mode costs: the divergence from the fp32 golden over its first ``positions``; None for fp32."""
-        if self.mode.cost is None:
+        """What the mode costs: the divergence from the fp32 golden over its first ``positions``; None for fp32.
+
+        Where the model's own cost was measured, a quarter to twice of that is accepted. Weights drawn at random have no
+        redundancy that could absorb rounding: of them no more is asked than that a mode costs something.
+        """
+        limits = self.mode.cost
+        if limits is None:
             return None
+        if measured := self.spec.costs.get(self.quant):
+            limits = Limits(2 * measured, np.inf, 0.0, measured / 4)
+        elif self.spec.seed is not None:
+            limits = replace(limits, kl_mean=np.inf, kl_p999=np.inf, same_top1=0.0)
         golden = load_golden(golden_path(self.spec))
         check_belongs(golden, self.spec, "fp32", weights_hash(self.path))
         forced = []
@@ -136,7 +145,7 @@ class TokenStage:
             part = part if positions is None else part.head(positions - sum(each.positions for each in forced))
             if len(part.ids):
                 forced.append(judge.teacher_forced(part, model.logits(part.ids.tolist()), self.quant))
-        return Distribution.of(forced, self.mode.cost)
+        return Distribution.of(forced, limits)
 
     def locate(self, model: LanguageModel, result: PromptResult) -> str:
         """Where the model first goes wrong on a prompt that failed."""
@@ -159,9 +168,7 @@ class TokenStage:
 
     @cached_property
     def reference(self) -> Reference:
-        """The float64 model. In a lossy mode only for a compiler that was loaded: it alone knows the mode's numbers."""
-        emulation = None if self.quant == "fp32" else self._backend.emulation(str(self.path), self.quant)
-        return Reference(self.path, emulation=emulation, streamed=self.spec.streamed)
+        return Reference(self.path, emulation=emulation(self.quant, self.path), streamed=self.spec.streamed)
 
     def distribution(self, results: Sequence[PromptResult], corpus: Sequence[judge.TeacherForced] = ()) -> Distribution:
         """Divergence from the golden of the same mode over the positions of all ``results`` and ``corpus``."""

@@ -74,8 +74,9 @@ def _without_memory() -> Iterator[None]:
     register = nn.Module.register_parameter
 
     def register_blank(self: nn.Module, name: str, param: nn.Parameter | None) -> None:
-        blank = None if param is None else nn.Parameter(param.to("meta"), requires_grad=False)
-        register(self, name, blank)
+        if param is not None and param.device.type != "meta":  # a blank one is tied to another: the same object stays
+            param = nn.Parameter(param.to("meta"), requires_grad=False)
+        register(self, name, param)
 
     with mock.patch.object(nn.Module, "register_parameter", register_blank):
         yield

@@ -9,9 +9,9 @@ import numpy as np
 from assay.errors import UsageError
 
 # Measured on first green builds; the type is the one the residual stream is computed in.
-FLOOR = {"fp32": 1e-3, "fp16": 0.02, "bf16": 0.15}
-ULP_BITS = {"fp32": 23, "fp16": 10, "bf16": 7}
-UNIT_ROUNDOFF = {"fp32": 2.0**-24, "fp16": 2.0**-11, "bf16": 2.0**-8}
+FLOOR = {"fp32": 1e-3, "fp16": 0.02, "bf16": 0.15, "w8a8": 0.25}
+ULP_BITS = {"fp32": 23, "fp16": 10, "bf16": 7, "w8a8": 10}
+UNIT_ROUNDOFF = {"fp32": 2.0**-24, "fp16": 2.0**-11, "bf16": 2.0**-8, "w8a8": 2.0**-24}
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,7 @@ SAME = {
     "fp32": Limits(1e-8, 1e-6, 1.0),
     "fp16": Limits(1e-4, 3e-3, 0.995),
     "bf16": Limits(1e-4, 3e-3, 0.995),
+    "w8a8": Limits(1e-4, 3e-3, 0.995),
 }
 
 
@@ -35,8 +36,9 @@ SAME = {
 class Mode:
     """What is expected of a quantisation mode.
 
-    ``stream`` is the type whose roundings a compiled model may differ by from a golden of the same mode: float32
-    where only weights are quantised, float16 where activations are (a rounding tie may fall either way). ``cost``
+    ``stream`` says whose roundings a compiled model may differ by from a golden of the same mode: those of float32
+    where only weights are quantised; where activations are, a tie may fall either way, which moves a code by one of its
+    127 steps. ``cost``
     is what the mode may cost against the fp32 golden; None where it costs nothing.
     """
 
@@ -53,7 +55,7 @@ MODES = {
     "bf16": Mode(cost=_HALF),
     "fp16": Mode(cost=_HALF),
     "w8": Mode(cost=_EIGHT),
-    "w8a8": Mode("fp16", _EIGHT),
+    "w8a8": Mode("w8a8", _EIGHT),
     "q8_0": Mode(cost=_EIGHT),
     "q6_k": Mode(cost=_EIGHT),
     "q4_0": Mode(cost=_FOUR),
