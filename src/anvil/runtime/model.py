@@ -190,7 +190,7 @@ class CompiledModel:
         return [result.ids for result in results]
 
     def facts(self) -> dict[str, Any]:
-        """Bytes held, times of compilation stages (ms), kernel and row counts."""
+        """Bytes held, times of compilation stages and of kernels not in the cache (ms), kernel and row counts."""
         plans = self.plans.each()
         return {
             **self.labels,
@@ -200,6 +200,7 @@ class CompiledModel:
             "kv_bytes": self.decoder.cache_bytes,
             "arena_bytes": self.memory.block_bytes("arena"),
             "compile_ms": dict(self.compile_ms),
+            "kernel_ms": dict(self.memory.library.compile_ms),
             "ops": sorted({op_of(row.node) for plan in plans.values() for row in plan.plan.rows}),
             "kernels": len({name for plan in plans.values() for name in plan.plan.kernels}),
             "rows": {name: len(plan.plan.rows) for name, plan in plans.items()},

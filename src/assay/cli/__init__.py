@@ -7,6 +7,7 @@ import typer
 from assay.cli import (
     bench,
     compare,
+    compile,
     coverage,
     errors,
     generate,
@@ -32,6 +33,7 @@ app = typer.Typer(
 app.command()(validate.validate)
 app.command()(generate.generate)
 app.command()(tokens.tokens)
+app.command()(compile.compile)
 app.command()(compare.compare)
 app.command()(trend.trend)
 app.command()(targets.targets)

@@ -10,6 +10,7 @@ from assay.cli import common
 from assay.cli.common import AsJson, BackendName, KeyValue, Model, Quant, Target, Threads, Weights, err, print_json
 from assay.errors import UsageError
 from assay.measure import ceiling
+from assay.measure.timing import peak_rss_bytes
 from assay.tokens import registry, session
 from assay.tokens.source import resolve
 from assay.tokens.tokenizer import load_tokenizer
@@ -58,26 +59,20 @@ def generate(
         seed=seed,
     )
 
-    compiled = compiler.load_model(str(path), chosen.name, quant=quant, threads=threads, context=spec.context)
-    what = {"model": model, "quant": quant, "target": chosen.name, "threads": threads, "executor": chosen.executor}
+    before = peak_rss_bytes()
+    compiled = compiler.load_model(str(path), chosen.name, quant=quant, kv=kv, threads=threads, context=spec.context)
+    what = {"model": model, "quant": quant, "kv": kv, "target": chosen.name, "threads": threads}
+    what["executor"] = chosen.executor
     if len(each) > 1:
         texts = session.generate_each(compiled, tokenizer, each, max_new_tokens, sampling)
         show_each(prompt, texts, what, as_json)
         return
     show = (lambda _: None) if as_json else (lambda piece: typer.echo(piece, nl=False))
     result = session.generate(compiled, tokenizer, each[0], max_new_tokens, show, sampling)
-    numbers = session.numbers(result, compiled)
+    numbers = session.numbers(result, compiled, before)
     weight_bytes = numbers["weight_bytes"]
     speed = session.speed_of(result.timing, weight_bytes, ceiling.measure(threads, weight_bytes))
     if as_json:
-        what = {
-            "model": model,
-            "quant": quant,
-            "kv": kv,
-            "target": chosen.name,
-            "threads": threads,
-            "executor": chosen.executor,
-        }
         print_json({**what, "tokens": list(result.tokens), "text": result.text, **numbers, **speed.to_dict()})
         return
     typer.echo()

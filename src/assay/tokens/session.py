@@ -99,14 +99,19 @@ def _silent(_row: int, _token: int) -> None:
     """Nobody watches."""
 
 
-def numbers(generation: Generation, model: LanguageModel) -> dict[str, Any]:
-    """Times and memory of a generation, for JSON. Taken before the ceiling is measured, which needs memory itself."""
+def numbers(generation: Generation, model: LanguageModel, before_bytes: int = 0) -> dict[str, Any]:
+    """Times and memory of a generation, for JSON. Taken before the ceiling is measured, which needs memory itself.
+
+    ``before_bytes`` were resident before the model was opened: the interpreter and its libraries. What the model
+    added at most, ``model_rss_bytes``, is to be its weights, keys and values, and temporaries.
+    """
     facts = model.facts()
     return {
         "prompt_tokens": generation.timing.prompt_tokens,
         **generation.timing.to_dict(),
-        "weight_bytes": facts["weight_bytes"],
+        **{name: facts[name] for name in ("weight_bytes", "kv_bytes", "arena_bytes") if name in facts},
         "peak_rss_bytes": peak_rss_bytes(),
+        "model_rss_bytes": peak_rss_bytes() - before_bytes,
     }
 
 

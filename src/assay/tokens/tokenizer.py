@@ -8,7 +8,7 @@ the rules behind the names.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -89,6 +89,7 @@ def _from_folder(folder: Path) -> Tokenizer:
     if (folder / "chat_template.jinja").is_file():
         template = (folder / "chat_template.jinja").read_text()
     bos_text, eos_text = _text_of(config.get("bos_token")), _text_of(config.get("eos_token"))
+    _check_belongs(backend, _read_json(folder / "config.json"), folder)
     listed = generation.get("eos_token_id", [])
     stop: set[int | None] = {listed} if isinstance(listed, int) else set(listed)
     stop.add(backend.token_to_id(eos_text) if eos_text else None)
@@ -100,6 +101,27 @@ def _from_folder(folder: Path) -> Tokenizer:
         bos_text=bos_text,
         eos_text=eos_text,
     )
+
+
+def _check_belongs(backend: tokenizers.Tokenizer, config: Mapping[str, Any], folder: Path) -> None:
+    """Raise :class:`WeightsError` where a model's configuration speaks of other tokens than the tokenizer has."""
+    words = config.get("vocab_size")
+    largest = max(backend.get_vocab(with_added_tokens=True).values(), default=-1)
+    if words is not None and largest >= words:
+        raise WeightsError(
+            f"opening tokenizer of {folder}: it has id={largest}, and config.json says vocab_size={words}; it is the "
+            "tokenizer of another model"
+        )
+    special = {id_ for id_, token in backend.get_added_tokens_decoder().items() if token.special}
+    for name in ("bos_token_id", "eos_token_id"):
+        value = config.get(name)
+        ids = value if isinstance(value, list) else [] if value is None else [value]
+        wrong = [id_ for id_ in ids if id_ not in special]
+        if wrong and words is not None:
+            raise WeightsError(
+                f"opening tokenizer of {folder}: config.json says {name}={wrong[0]}, which is no special token of it; "
+                "it is the tokenizer of another model"
+            )
 
 
 def _unpack_gguf(path: Path, folder: Path) -> None:
