@@ -22,6 +22,7 @@ from assay.tokens.reference import Pass, Reference
 from assay.tokens.source import weights_hash
 from assay.tokens.spec import ModelSpec
 from assay.tokens.tokenizer import Tokenizer, load_tokenizer
+from assay.tokens.tolerance import mode
 
 Progress = Callable[[str], None]
 
@@ -143,8 +144,9 @@ def _problem(spec: ModelSpec, quant: str, part: PromptGolden, tokenizer: Tokeniz
     prompt, sure = spec.prompts[part.index].text[:40], part.certified(quant)
     progress(f"p{part.index:02} {sure} of {spec.new_tokens} tokens certified, {prompt!r}: {answer[:60]!r}")
     problem = ""
-    if sure < spec.certified_tokens:
-        problem = f"margins certify {sure} tokens, expected at least {spec.certified_tokens}"
+    wanted = mode(quant).certified_tokens(spec.certified_tokens)
+    if sure < wanted:
+        problem = f"margins certify {sure} tokens, expected at least {wanted}"
     elif part.expect not in answer:
         problem = f"expected {part.expect!r} in the answer, got {answer!r}"
     if problem and quant == "fp32":

@@ -45,6 +45,13 @@ class Mode:
     stream: str = "fp32"
     cost: Limits | None = None
 
+    def certified_tokens(self, wanted: int) -> int:
+        """How many tokens of a prompt must be certified where ``wanted`` are for fp32.
+
+        A quarter of them where ties may fall either way, since few margins are that wide.
+        """
+        return wanted if self.stream == "fp32" else -(-wanted // 4)
+
 
 _HALF = Limits(1e-4, 3e-3, 0.995, 1e-10)
 _EIGHT = Limits(1e-3, np.inf, 0.985, 1e-7)
