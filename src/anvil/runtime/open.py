@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from anvil.codegen import tools
+from anvil.codegen import cache, tools
 from anvil.errors import InputError, ToolMissingError
 from anvil.runtime import bochs
 from anvil.runtime.channel import Channel
@@ -105,9 +105,19 @@ def _require_emulator(target: Target) -> None:
 
 @functools.cache
 def _emulator_problem(emulator: tuple[str, ...], machine: str) -> str:
-    """Why ``emulator`` cannot run the runner; empty when it can (the runner is started once to see)."""
-    if shutil.which(emulator[0]) is None:
+    """Why ``emulator`` cannot run the runner; empty when it can (the runner is started once to see).
+
+    That it can is remembered for this very emulator: every command asks, for every target.
+    """
+    place = shutil.which(emulator[0])
+    if place is None:
         return f"needs {emulator[0]}: apt-get install qemu-user"
+    found = os.stat(place)
+    proof = cache.key(
+        "emulator runs", place, f"{found.st_size} {found.st_mtime_ns}", machine, *emulator, tools.version()
+    )
+    if cache.look_up(proof) is not None:
+        return ""
     with _runner_file(machine) as runner:
         command = [*emulator, _path_of(runner.fileno())]
         done = subprocess.run(
@@ -115,6 +125,7 @@ def _emulator_problem(emulator: tuple[str, ...], machine: str) -> str:
         )
     if done.returncode != 0:
         return f"needs a newer emulator: {' '.join(emulator)} fails here with: {done.stderr.strip()}"
+    cache.get_or_make(proof, lambda: b"runs")
     return ""
 
 
