@@ -6,6 +6,8 @@ this file. ``context()`` is the one way to get a context, so that every module s
 
 from __future__ import annotations
 
+import functools
+
 from mlir import ir
 from mlir.dialects import (
     arith,
@@ -58,8 +60,10 @@ __all__ = [
 ]
 
 
+@functools.cache
 def context() -> Context:
-    """A fresh context with every upstream dialect, single-threaded (kernels are small; processes run in parallel)."""
+    """The context of this process, with every upstream dialect (loading them takes 10 ms), single-threaded: kernels
+    are small, and processes run in parallel."""
     fresh = Context()
     fresh.enable_multithreading(False)
     return fresh

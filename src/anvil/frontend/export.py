@@ -15,7 +15,6 @@ from torch.export import Dim, ExportedProgram
 from torch.fx.proxy import TracerBase
 
 from anvil.errors import InputError, UnsupportedError
-from anvil.frontend.decompositions import DECOMPOSED
 
 aten = torch.ops.aten
 Dynamic = Sequence[Mapping[int, str]]
@@ -63,7 +62,7 @@ def export(
             warnings.simplefilter("ignore")  # the exporter's own deprecations, nothing the caller could act on
             exported = torch.export.export(adapter, examples, dynamic_shapes=(shapes,), strict=False)
             # Decomposing traces the program a second time, which takes as long as the export itself.
-            return exported if _is_done(exported.graph) else exported.run_decompositions(dict(DECOMPOSED))
+            return exported if _is_functional(exported.graph) else exported.run_decompositions({})
     except Exception as error:
         raise _capture_error(name, error) from error
 
@@ -83,11 +82,6 @@ def _user_stack_traces() -> Iterator[None]:
         yield
     finally:
         TracerBase._filter_traceback_frames = original
-
-
-def _is_done(graph: torch.fx.Graph) -> bool:
-    """Whether nothing in a graph is left to decompose."""
-    return _is_functional(graph) and not any(node.target in DECOMPOSED for node in graph.nodes)
 
 
 def _is_functional(graph: torch.fx.Graph) -> bool:

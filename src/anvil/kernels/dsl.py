@@ -204,7 +204,8 @@ def splat(scalar: Val, lanes: int = LANES) -> Val:
 
 
 def cast(value: Val, element: str) -> Val:
-    """Convert to ``element``: floats and integers of any width (signed, rounded to nearest even) and ``index``."""
+    """Convert to ``element``: floats and integers of any width and ``index``. Integers are signed; floats round to
+    nearest even, to integers towards zero."""
     source, wanted = value.element, _parse(element)
     if source == wanted:
         return value
@@ -215,6 +216,8 @@ def cast(value: Val, element: str) -> Val:
         convert = (arith.extf if wider else arith.truncf) if _is_float(source) else arith.sitofp
     elif isinstance(source, ir.IndexType) or isinstance(wanted, ir.IndexType):
         convert = arith.index_cast
+    elif _is_float(source):
+        convert = arith.fptosi
     else:
         convert = arith.extsi if ir.IntegerType(source).width < ir.IntegerType(wanted).width else arith.trunci
     return Val(convert(_like(value.type, wanted), value.ssa))
@@ -240,9 +243,10 @@ def with_sign(value: Val, sign: Val) -> Val:
     return Val(math.copysign(value.ssa, sign.ssa))
 
 
-def shift_right(value: Val, count: int) -> Val:
+def shift_right(value: Val, count: int | Val) -> Val:
     """Unsigned shift (``>>`` is the signed one)."""
-    return Val(arith.shrui(value.ssa, const(count, value.type).ssa))
+    shift = count if isinstance(count, Val) else const(count, value.type)
+    return Val(arith.shrui(value.ssa, shift.ssa))
 
 
 def select(condition: Val, yes: Val, no: Val) -> Val:

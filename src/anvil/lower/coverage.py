@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 import torch
 
-from anvil.frontend.decompositions import DECOMPOSED
 from anvil.frontend.normalise.spelling import CANONICAL
 from anvil.lower import decompose, named
 from anvil.lower.generic.ops import table
@@ -58,7 +57,7 @@ def coverage() -> list[Coverage]:
     """Every overload with the tag ``core``, those that models have beside them, and all others that are compiled."""
     core = {overload for overload in _overloads() if torch.Tag.core in overload.tags}
     named_in_models = {_overload(name) for name in _IN_MODELS.split()}
-    others = {op for op in (*_tables(), *DECOMPOSED) if isinstance(op, torch._ops.OpOverload)}
+    others = {op for op in (*_tables(), *decompose.table()) if isinstance(op, torch._ops.OpOverload)}
     return sorted((_of(op, op in core) for op in core | named_in_models | others), key=lambda row: row.name)
 
 
@@ -92,15 +91,12 @@ def _of(op: Any, core: bool) -> Coverage:
     how = _tables().get(op)
     if how is not None:
         return Coverage(name, core, "covered", how)
-    if op in DECOMPOSED:
-        return Coverage(name, core, "decomposed", "by PyTorch's definition")
+    if op in decompose.table():
+        return Coverage(name, core, "decomposed", "written out in other ops")
     if name.startswith("aten.sym_"):
         return Coverage(name, core, "covered", "size of a tensor")
-    composite = torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd")
-    if composite and any(parameter.alias_info for parameter in op._schema.arguments):
-        return Coverage(name, core, "decomposed", "by export, into what it is made of")
-    if op in decompose.table() or decompose.definition(op) is not None:
-        return Coverage(name, core, "decomposed", "when lowered, into what it is made of")
+    if decompose.definition(op) is not None:
+        return Coverage(name, core, "decomposed", "into what PyTorch says it consists of")
     return Coverage(name, core, "missing", "")
 
 

@@ -71,6 +71,7 @@ VIRTUAL: dict[Any, Callable[[Context, Node], Tensor]] = {
     aten.arange.start_step: _arange,
     aten.full.default: _filled_with(1),
     aten.full_like.default: _filled_with(1),
+    aten.fill.Scalar: _filled_with(1),
     aten.new_full.default: _filled_with(2),
     aten.scalar_tensor.default: _filled_with(0),
     aten.zeros.default: _always(0),

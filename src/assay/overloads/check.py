@@ -27,7 +27,7 @@ from assay.record.rows import CaseKey
 KIND = "overload"
 #: Element types and extra forms that the quick profile takes, in turn over the overloads.
 QUICK_TYPES = 3
-NATIVE_LIMIT, EMULATED_LIMIT = 4000, 600
+NATIVE_LIMIT, EMULATED_LIMIT = 1200, 400
 EXAMPLES = 14
 
 
@@ -88,7 +88,7 @@ class OverloadCheck:
         found = [Call(overload.forms[0], name) for name in types]
         for number, form in enumerate(overload.all_forms[1:]):
             accepted = [name for name in types if overload.accepts(name, form)]
-            if not self.profile.random:
+            if not self.profile.random and not form.everywhere:
                 accepted = [accepted[(turn + number) % len(accepted)]] if accepted else []
             found += [Call(form, name) for name in accepted]
         return found
@@ -153,12 +153,13 @@ class OverloadCheck:
         cell.examples += call.form is self.overload.forms[0]
         with np.errstate(all="ignore"):
             arrays = golden.operands(self.overload, call.form, arguments(call, stored))
-            wants = golden.results(self.overload, call.form, arrays)
+            numbers = golden.constants(self.overload, call.form, arguments(call, stored))
+            wants = golden.results(self.overload, call.form, arrays, numbers)
             for position, (mine, want, theirs) in enumerate(zip(got, wants, eager, strict=True)):
-                verdict = self._verdict(call, mine, want, theirs, arrays, position)
+                verdict = self._verdict(call, mine, want, theirs, (*arrays, *numbers), position)
                 cell.note(verdict)
                 if not verdict.passed:
-                    yard = self._verdict(call, theirs, want, theirs, arrays, position)
+                    yard = self._verdict(call, theirs, want, theirs, (*arrays, *numbers), position)
                     cell.end("failed", self._report(call, example, verdict, yard, position if len(got) > 1 else None))
                     return
 
@@ -168,7 +169,7 @@ class OverloadCheck:
         got: torch.Tensor,
         want: np.ndarray,
         expected: torch.Tensor,
-        arrays: Sequence[np.ndarray],
+        operands: Sequence[Any],
         position: int,
     ) -> Verdict:
         if got.dtype != expected.dtype:
@@ -180,7 +181,7 @@ class OverloadCheck:
         bound = np.zeros(want.shape)
         if self.overload.bound is not bounds.exact:
             setting = Setting(fmt, formats.accumulator(fmt))
-            allowed = self.overload.bound(setting, want, *arrays, *call.form.args, **call.form.kwargs)
+            allowed = self.overload.bound(setting, want, *operands, **call.form.kwargs)
             bound = allowed[position] if isinstance(allowed, tuple) else allowed
         return compare.compare(_array(got), want, bound, fmt, signed_zero=self.overload.signed_zero)
 

@@ -20,7 +20,7 @@ def mixed(rng: Rng, shape: Shape, dtype: torch.dtype) -> torch.Tensor:
     """Elements of every sort side by side: ordinary, small whole numbers, wide, special, the type's own extremes."""
     count = prod(shape)
     if dtype == torch.bool:
-        return torch.from_numpy(rng.random(shape) < 0.5)
+        return _bools(rng, shape, 0.5)
     if not dtype.is_floating_point:
         return _choose(rng, shape, [_whole(rng, count, dtype, 4), _extreme_integers(rng, count, dtype)])
     ordinary = torch.from_numpy(rng.standard_normal(count) * 3)
@@ -35,16 +35,16 @@ def mixed(rng: Rng, shape: Shape, dtype: torch.dtype) -> torch.Tensor:
 def ordinary(rng: Rng, shape: Shape, dtype: torch.dtype) -> torch.Tensor:
     """Finite and of moderate size; integers small, so that sums of them need no wrapping but may."""
     if dtype == torch.bool:
-        return torch.from_numpy(rng.random(shape) < 0.5)
+        return _bools(rng, shape, 0.5)
     if not dtype.is_floating_point:
         return _whole(rng, prod(shape), dtype, 50).reshape(shape)
-    return torch.from_numpy(rng.standard_normal(shape) * 2).to(dtype)
+    return torch.from_numpy(np.asarray(rng.standard_normal(shape) * 2)).to(dtype)
 
 
 def whole(rng: Rng, shape: Shape, dtype: torch.dtype) -> torch.Tensor:
     """Small whole numbers: sums are exact in every type, and there are ties."""
     if dtype == torch.bool:
-        return torch.from_numpy(rng.random(shape) < 0.8)
+        return _bools(rng, shape, 0.8)
     return _whole(rng, prod(shape), dtype, 3).reshape(shape)
 
 
@@ -69,7 +69,7 @@ KINDS: dict[str, Fill] = {kind.__name__: kind for kind in (mixed, ordinary, whol
 
 def between(low: int, high: int) -> Fill:
     """Whole numbers from ``low`` up to, not including, ``high``: indices, shifts."""
-    return lambda rng, shape, dtype: torch.from_numpy(rng.integers(low, high, shape)).to(dtype)
+    return lambda rng, shape, dtype: torch.from_numpy(np.asarray(rng.integers(low, high, shape))).to(dtype)
 
 
 def nonzero(kind: Fill = mixed) -> Fill:
@@ -80,6 +80,10 @@ def nonzero(kind: Fill = mixed) -> Fill:
         return x if dtype.is_floating_point else torch.where(x == 0, torch.ones_like(x), x)
 
     return fill
+
+
+def _bools(rng: Rng, shape: Shape, share: float) -> torch.Tensor:
+    return torch.from_numpy(np.asarray(rng.random(shape) < share))
 
 
 def _choose(rng: Rng, shape: Shape, kinds: list[torch.Tensor]) -> torch.Tensor:

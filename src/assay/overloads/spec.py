@@ -18,6 +18,7 @@ from assay.spec import load
 
 Fill = Callable[[np.random.Generator, tuple[int, ...], torch.dtype], torch.Tensor]
 Promotion = Literal["keep", "common", "float"]
+Precision = Literal["double", "extended", "native"]
 Look = Literal["", "transposed", "stepped"]
 
 #: Element types in the order of the columns of a table.
@@ -69,7 +70,7 @@ class Form:
     """One way to call an overload: its tensors, then constants. ``golden`` stands in for the overload's.
 
     ``look``: the tensors reach the op as views: ``transposed`` (last two axes swapped in memory), ``stepped`` (every
-    second element, from the second on).
+    second element, from the second on). ``types``: only these. ``everywhere``: in every type, in all profiles.
     """
 
     title: str
@@ -79,6 +80,7 @@ class Form:
     golden: Callable[..., Any] | None = None
     look: Look = ""
     types: tuple[str, ...] = ()
+    everywhere: bool = False
 
 
 @dataclass(frozen=True)
@@ -98,11 +100,13 @@ class Overload:
     Args:
         name: as PyTorch prints it: ``aten.add.Tensor``.
         golden: the result from numpy arrays, then the form's constants; several results as a tuple. Never calls the op.
-            Floats arrive as float64 (``extended``: float64 as longdouble), integers and bool as they are.
+            Floats arrive in the overload's ``precision``, integers and bool as they are.
         forms: the first one is run in every type; others in a few types, in the deep profile in all.
         promote: what tensors are converted to before the golden sees them, as PyTorch computes: ``keep`` nothing,
             ``common`` their common type, ``float`` the common type and f32 for integers. Numbers in the form's
             ``args`` take part if ``numbers`` is set.
+        precision: ``double`` (float64), ``extended`` (f64 as longdouble, the others float64), or ``native`` (f64 as
+            float64, the others float32: for definitions in which a rounding of its own counts).
         bound: allowed absolute error per element of a floating-point result, see ``assay.bounds``; integers are exact.
         call: calls the op, where tensors are not simply its first arguments: ``call(op, *tensors, *args, **kwargs)``.
         kinds: kinds of values, names in ``assay.overloads.fill``.
@@ -117,7 +121,7 @@ class Overload:
     promote: Promotion = "keep"
     numbers: bool = False
     bound: Bound = bounds.exact
-    extended: bool = False
+    precision: Precision = "double"
     call: Callable[..., Any] | None = None
     kinds: tuple[str, ...] = ("mixed",)
     refused: tuple[Refused, ...] = ()

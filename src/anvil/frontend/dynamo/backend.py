@@ -17,7 +17,6 @@ from torch.export.exported_program import _override_composite_implicit_decomp
 from torch.fx import GraphModule
 
 from anvil.errors import AnvilError, InputError, UnsupportedError
-from anvil.frontend.decompositions import DECOMPOSED
 from anvil.frontend.dynamo.compiled import CompiledGraph
 from anvil.frontend.dynamo.gradient import with_gradient
 from anvil.frontend.dynamo.options import parse
@@ -67,7 +66,7 @@ def anvil(
     with torch.no_grad(), _override_composite_implicit_decomp(kept):
         compiled = aot_module_simplified(
             module, example_inputs, fw_compiler=compile_functional, inference_compiler=compile_functional,
-            decompositions=dict(DECOMPOSED),
+            decompositions={},
         )  # fmt: skip
     needs_gradient = torch.is_grad_enabled() and any(getattr(item, "requires_grad", False) for item in example_inputs)
     if not needs_gradient:

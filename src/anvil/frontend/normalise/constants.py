@@ -17,7 +17,10 @@ def _filled(value: float | None) -> Rule:
     def rule(program: GraphProgram, node: Node) -> Node | None:
         names = [parameter.name for parameter in node.target._schema.arguments]
         number = value if value is not None else argument(node, "s" if "s" in names else "fill_value")
-        sizes = list(argument(node, "size")) if "size" in names else sizes_of(program, node, node.args[0])
+        if "size" in names:
+            sizes = list(argument(node, "size"))
+        else:
+            sizes = sizes_of(program, node, node.args[0]) if isinstance(node.args[0], Node) else []
         return respell(node, aten.full.default, sizes, number, dtype=node.meta["val"].dtype)
 
     return rule

@@ -11,3 +11,4 @@ def rsqrt(x: Val) -> Val:
 
 
 FUNCTIONS = {"rsqrt": rsqrt}
+DOUBLE = {"rsqrt": rsqrt}

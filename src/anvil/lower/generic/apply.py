@@ -14,19 +14,16 @@ _CONVERSIONS = ("arith.extf", "arith.truncf", "arith.sitofp", "arith.uitofp", "a
 
 
 def apply(op: ir.Operation, arguments: list[Val], target: Target) -> Val:
-    """``op`` on scalars or vectors: a clone, or our own arithmetic where targets differ or have only a library call.
-
-    Raises NotImplementedError for an elementary function that has no implementation in the operand's precision.
-    """
+    """``op`` on scalars or vectors: a clone, or our own arithmetic where targets differ or have only a library call."""
     lanes = next((value.lanes for value in arguments if value.lanes is not None), None)
     if lanes is not None:
         arguments = [splat(value, lanes) if value.lanes is None else value for value in arguments]
     element = op.results[0].type
     dialect, _, name = op.name.partition(".")
-    if dialect == "math" and name in mathlib.functions():
-        if str(element) == "f64":
-            raise NotImplementedError(f"{name} of f64: there is no implementation in double precision")
-        return Val(mathlib.emit(name, arguments[0].ssa))
+    if op.name == "arith.remf":
+        return Val(mathlib.emit("fmod", *(value.ssa for value in arguments)))
+    if dialect == "math" and mathlib.known(name):
+        return Val(mathlib.emit(name, *(value.ssa for value in arguments)))
     if op.name in _CONVERSIONS and str(arguments[0].element) in _HALVES:
         arguments = [to_f32(arguments[0], target)]
         if str(element) == "f32":

@@ -11,6 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 
+import torch
+
+from anvil.dtypes import TORCH_OF_MLIR
 from anvil.mlir import arith, ir, math
 
 FLOATS = ("f64", "f32", "f16", "bf16")
@@ -121,6 +124,8 @@ def _binary(x: Num, y: Num | Number, on_float: Callable | None, on_integer: Call
 def compare(predicate: str, x: Num, y: Num | Number) -> Num:
     """``lt``, ``le``, ``gt``, ``ge``, ``eq`` or ``ne`` (true if a side is NaN); the others are false on NaN."""
     other = y if isinstance(y, Num) else x.const(y)
+    if x.dtype in ("f16", "bf16"):  # a target without such numbers would call a library to compare them
+        x, other = convert(x, "f32"), convert(other, "f32")
     if x.is_float:
         return Num(arith.cmpf(_FLOAT_PREDICATES[predicate], x.ssa, other.ssa), "i1")
     table = _UNSIGNED if x.dtype in ("ui8", "i1") else _SIGNED
@@ -157,9 +162,41 @@ def magnitude(x: Num) -> Num:
     return x if x.dtype in ("ui8", "i1") else maximum(x, -x)
 
 
-def function(name: str, x: Num) -> Num:
-    """An elementary function of the ``math`` dialect on a float: exp, log, sin, cos, tanh, erf, sqrt, rsqrt, ..."""
-    return Num(getattr(math, name)(x.ssa), x.dtype)
+def function(name: str, *arguments: Num) -> Num:
+    """An elementary function of the ``math`` dialect on floats: exp, log, sin, atan2, powf, floor, sqrt, rsqrt, ..."""
+    return Num(getattr(math, name)(*(x.ssa for x in arguments)), arguments[0].dtype)
+
+
+def remainder(x: Num, y: Num) -> Num:
+    """x - n y with n = x / y rounded towards zero: exact on floats. Integers: by 0 it is x, by -1 it is 0."""
+    if x.is_float:
+        return Num(arith.remf(x.ssa, y.ssa), x.dtype)
+    return x - quotient(x, y) * y
+
+
+def quotient(x: Num, y: Num) -> Num:
+    """x / y of integers, rounded towards zero; by 0 it is 0. The smallest number over -1 wraps to itself."""
+    unsigned = x.dtype in ("ui8", "i1")
+    by_zero = compare("eq", y, 0)
+    unsafe = by_zero if unsigned else by_zero | compare("eq", y, -1)
+    divide = arith.divui if unsigned else arith.divsi
+    found = Num(divide(x.ssa, select(unsafe, y.const(1), y).ssa), x.dtype)
+    if not unsigned:
+        found = select(compare("eq", y, -1), -x, found)
+    return select(by_zero, x.const(0), found)
+
+
+def shift(x: Num, count: Num, *, left: bool) -> Num:
+    """Bits moved by ``count``; beyond the width, and by a negative count, nothing is left but the sign of x."""
+    width = bits_of(x.dtype)
+    inside = compare("lt", count, width) if x.dtype == "ui8" else compare("ge", count, 0) & compare("lt", count, width)
+    safe = select(inside, count, count.const(0))
+    if left:
+        return select(inside, Num(arith.shli(x.ssa, safe.ssa), x.dtype), x.const(0))
+    if x.dtype == "ui8":
+        return select(inside, Num(arith.shrui(x.ssa, safe.ssa), x.dtype), x.const(0))
+    last = Num(arith.shrsi(x.ssa, x.const(width - 1).ssa), x.dtype)
+    return select(inside, Num(arith.shrsi(x.ssa, safe.ssa), x.dtype), last)
 
 
 def convert(x: Num, dtype: str) -> Num:
@@ -231,3 +268,8 @@ def highest(dtype: str) -> Number:
     if dtype in FLOATS:
         return inf
     return (1 << bits_of(dtype)) - 1 if dtype in ("ui8", "i1") else (1 << (bits_of(dtype) - 1)) - 1
+
+
+def largest_of(dtype: str) -> float:
+    """The largest finite number of a floating-point type."""
+    return torch.finfo(TORCH_OF_MLIR[dtype]).max

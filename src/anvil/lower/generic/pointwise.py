@@ -21,33 +21,41 @@ from anvil.runtime.plan import Size
 class Pointwise:
     """``body`` takes the op's arguments in the schema's order and returns the element.
 
-    Tensors and numbers reach it as Nums of the type PyTorch computes in: their common type, under ``promote``.
-    Arguments in ``raw`` keep their own type and do not promote; everything else (flags, None) passes unchanged.
+    Tensors and numbers reach it as Nums of the type PyTorch computes in: their common type, under ``promote``, which
+    may be a function of the call's flags by name.
+    Arguments in ``raw`` keep their own type and do not promote; numbers in ``plain`` promote but stay Python numbers;
+    everything else (flags, None) passes unchanged.
     The result is converted to the op's result type. ``cheap`` bodies take about as long as reading an operand.
     """
 
     body: Callable[..., Num]
-    promote: PROMOTE = PROMOTE.DEFAULT
+    promote: PROMOTE | Callable[..., PROMOTE] = PROMOTE.DEFAULT
     raw: tuple[str, ...] = ()
+    plain: tuple[str, ...] = ()
     cheap: bool = False
 
     def __call__(self, region: Region, call: Call) -> Value:
         names = _value_arguments(call)
         promoted = [name for name in names if name not in self.raw and name != "alpha"]
-        compute = call.compute_dtype(promoted, self.promote) if promoted else call.dtype
+        compute = call.compute_dtype(promoted, self._promotion(call, names)) if promoted else call.dtype
         slots = {name: value for name in names if is_operand(value := _operand(region, call[name]))}
 
         def element(*elements: Num) -> Num:
             given = dict(zip(slots, elements, strict=True))
             arguments: list[Any] = []
             for name, value in call.arguments.items():
-                if name in names and name not in self.raw:
+                if name in names and name not in (*self.raw, *self.plain):
                     arguments.append(as_num(given.get(name, value), compute))
                 elif name not in _IGNORED:
                     arguments.append(given.get(name, value))
             return self.body(*arguments).to(call.dtype)
 
         return region.map(element, list(slots.values()), call.shape, call.dtype, cheap=self.cheap)
+
+    def _promotion(self, call: Call, values: list[str]) -> PROMOTE:
+        if isinstance(self.promote, PROMOTE):
+            return self.promote
+        return self.promote(**{name: value for name, value in call.arguments.items() if name not in values})
 
 
 _IGNORED = ("memory_format", "layout", "device", "pin_memory", "non_blocking", "dtype", "implicit", "copy")

@@ -6,7 +6,7 @@ import torch
 
 from anvil.lower.generic.call import Build, Call
 from anvil.lower.generic.num import Num, compare, highest, select
-from anvil.lower.generic.ops.reduction import dims_of
+from anvil.lower.generic.ops.reduction import accumulator, dims_of
 from anvil.lower.generic.region import Region
 from anvil.lower.generic.steps import Combine, Value
 from anvil.lower.sizes import dense_strides
@@ -27,7 +27,7 @@ def _positions(value: Value, dims: list[int]) -> Tensor:
 def _with_index(region: Region, call: Call, combine: Combine) -> tuple[Value, Value]:
     """The extreme element and its position: the smallest position of an element that equals it, or is NaN."""
     operand = call["self"]
-    value = region.load(operand)
+    value = region.convert(operand, accumulator(operand.dtype))
     dims = dims_of(call, operand)
     keep = bool(call.arguments.get("keepdim", False))
     extreme = region.reduce(combine, [value], dims, keepdim=True)
@@ -42,6 +42,7 @@ def _with_index(region: Region, call: Call, combine: Combine) -> tuple[Value, Va
     index = region.reduce("min", [candidates], dims, keepdim=True)
     kept = [dim for dim in range(len(value.shape)) if keep or dim not in dims]
     left = [extreme.shape[dim] for dim in kept]
+    extreme = region.convert(extreme, operand.dtype)
     return extreme.remap(kept, left), index.remap(kept, left)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import torch
 
 from anvil.lower.generic.call import PROMOTE
-from anvil.lower.generic.num import Num, compare, select
+from anvil.lower.generic.num import Num, compare, const, function, largest_of, magnitude, select, shift
 from anvil.lower.generic.pointwise import Pointwise, promoting
 
 aten = torch.ops.aten
@@ -22,6 +24,50 @@ def _true(x: Num) -> Num:
 def _not(x: Num) -> Num:
     """Bitwise; for a bool the other one."""
     return x ^ (1 if x.dtype == "i1" else -1)
+
+
+def _and(x: Num, y: Num) -> Num:
+    return x & y
+
+
+def _or(x: Num, y: Num) -> Num:
+    return x | y
+
+
+def _xor(x: Num, y: Num) -> Num:
+    return x ^ y
+
+
+def _left(x: Num, count: Num) -> Num:
+    return shift(x, count, left=True)
+
+
+def _right(x: Num, count: Num) -> Num:
+    return shift(x, count, left=False)
+
+
+def _is_infinite(x: Num) -> Num:
+    return compare("eq", magnitude(x), inf) if x.is_float else x.const(0).to("i1")
+
+
+def _is_finite(x: Num) -> Num:
+    return compare("lt", magnitude(x), inf) if x.is_float else const(1, "i1")
+
+
+def _sign_bit(x: Num) -> Num:
+    """Also of zeros and NaN."""
+    return compare("lt", function("copysign", x.const(1.0), x) if x.is_float else x, 0)
+
+
+def _nan_to_num(x: Num, nan: float | None, posinf: float | None, neginf: float | None) -> Num:
+    """NaN to 0 and infinities to the largest numbers, or to what is given."""
+    if not x.is_float:
+        return x
+    largest = largest_of(x.dtype)
+    above = x.const(largest if posinf is None else posinf)
+    below = x.const(-largest if neginf is None else neginf)
+    value = select(compare("eq", x, inf), above, select(compare("eq", x, -inf), below, x))
+    return select(compare("ne", x, x), x.const(nan or 0.0), value)
 
 
 def _is_nan(x: Num) -> Num:
@@ -46,19 +92,33 @@ OPS = {
             aten.logical_xor.default: lambda x, y: _true(x) ^ _true(y),
             aten.logical_not.default: lambda x: _true(x) ^ 1,
             aten.isnan.default: _is_nan,
+            aten.isinf.default: _is_infinite,
+            aten.isfinite.default: _is_finite,
+            aten.isposinf.default: lambda x: compare("eq", x, inf) if x.is_float else x.const(0).to("i1"),
+            aten.isneginf.default: lambda x: compare("eq", x, -inf) if x.is_float else x.const(0).to("i1"),
+            aten.signbit.default: _sign_bit,
         },
         cheap=True,
     ),
     **promoting(
         PROMOTE.DEFAULT,
         {
-            aten.bitwise_and.Tensor: lambda x, y: x & y,
-            aten.bitwise_or.Tensor: lambda x, y: x | y,
-            aten.bitwise_xor.Tensor: lambda x, y: x ^ y,
+            **{
+                getattr(getattr(aten, f"bitwise_{name}"), overload): body
+                for name, body in (("and", _and), ("or", _or), ("xor", _xor))
+                for overload in ("Tensor", "Scalar", "Scalar_Tensor")
+            },
             aten.bitwise_not.default: _not,
-            aten.__and__.Tensor: lambda x, y: x & y,
-            aten.__or__.Tensor: lambda x, y: x | y,
-            aten.__xor__.Tensor: lambda x, y: x ^ y,
+            **{
+                getattr(getattr(aten, f"__{name}__"), overload): body
+                for name, body in (("and", _and), ("or", _or), ("xor", _xor), ("lshift", _left), ("rshift", _right))
+                for overload in ("Tensor", "Scalar")
+            },
+            **{
+                getattr(getattr(aten, f"bitwise_{name}"), overload): body
+                for name, body in (("left_shift", _left), ("right_shift", _right))
+                for overload in ("Tensor", "Tensor_Scalar", "Scalar_Tensor")
+            },
         },
         cheap=True,
     ),
@@ -68,6 +128,7 @@ OPS = {
         )
         for overload in ("self", "ScalarSelf", "ScalarOther", "Scalar")
     },
+    aten.nan_to_num.default: Pointwise(_nan_to_num, raw=("nan", "posinf", "neginf"), cheap=True),
     aten.masked_fill.Scalar: Pointwise(lambda x, mask, value: select(mask, value, x), raw=("mask",), cheap=True),
     aten.masked_fill.Tensor: Pointwise(lambda x, mask, value: select(mask, value, x), raw=("mask",), cheap=True),
 }

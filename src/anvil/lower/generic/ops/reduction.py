@@ -33,8 +33,8 @@ def dims_of(call: Call, operand: Operand, name: str = "dim") -> list[int]:
 def _fold(combine: Combine) -> Build:
     def build(region: Region, call: Call) -> Value:
         operand = call["self"]
-        dtype = accumulator(call.dtype)
-        value = region.convert(operand, dtype)
+        dtype = "i1" if combine in ("any", "all") else accumulator(call.dtype)
+        value = region.convert(operand, dtype)  # to bool: != 0
         keep = bool(call.arguments.get("keepdim", False))
         total = region.reduce(combine, [value], dims_of(call, operand), keep)
         return region.convert(total, call.dtype)
