@@ -1,4 +1,4 @@
-"""Conversions between every two types, and copies."""
+"""Conversions between every two types."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import numpy as np
 import torch
 
 from assay.overloads.fill import mixed
-from assay.overloads.forms import one
 from assay.overloads.spec import NAMES, TYPES, Form, Given, Overload
 
 
@@ -38,11 +37,4 @@ def to(name: str) -> Form:
     return Form(f"to {name}", (Given(fill=partial(fitting, target)),), (), {"dtype": target}, everywhere=True)
 
 
-def itself(x, **_):
-    return x
-
-
-OVERLOADS = (
-    Overload("aten._to_copy.default", cast, tuple(to(name) for name in NAMES.values())),
-    Overload("aten.clone.default", itself, one(), signed_zero=True),
-)
+OVERLOADS = (Overload("aten._to_copy.default", cast, tuple(to(name) for name in NAMES.values())),)

@@ -62,5 +62,4 @@ OVERLOADS = (
         call=lambda op, x: op(3, 3 + 2 * x.shape[0], 2, dtype=x.dtype),
         without={"bool": "PyTorch makes at most two"},
     ),
-    Overload("aten.fill.Scalar", whole, numbers(3, 1)),
 )

@@ -101,14 +101,4 @@ OVERLOADS = (
         lambda c, x, y: np.where(c, x, np.asarray(y, x.dtype)),
         (Form("number", (MASK, Given()), (1,)),),
     ),
-    Overload(
-        "aten.masked_fill.Scalar",
-        lambda x, m, v: np.where(m, np.asarray(v, x.dtype), x),
-        (Form("number", (Given(), MASK), (1,)), Form("rows", (Given(), Given("M 1", "bool")), (0,))),
-    ),
-    Overload(
-        "aten.masked_fill.Tensor",
-        lambda x, m, v: np.where(m, v, x),
-        (Form("tensor", (Given(), MASK, Given(""))),),
-    ),
 )
