@@ -85,10 +85,7 @@ def emit_region(
     nest = arrange(region, [value.step for value in values], by_loop)
     known = (key, nest.signature(), low.target)
     if key is None or known not in _KERNELS:
-        try:
-            _KERNELS[known] = generate(nest, low.target, title)
-        except NotImplementedError as error:
-            raise low.unsupported(node, str(error)) from error
+        _KERNELS[known] = generate(nest, low.target, title)
     kernel = _KERNELS[known]
     low.emit(kernel, [*(operand.view for operand in memrefs(nest)), *scalars(nest)], node)
 

@@ -26,7 +26,7 @@ _NAME = "region"
 
 def generate(nest: Nest, target: Target, prefix: str) -> Kernel:
     """The kernel of ``nest`` for ``target``: inputs, outputs, scalars. Its name ends in a hash of its code: same code,
-    same name. Raises NotImplementedError, saying what, if an element cannot be computed."""
+    same name."""
     operands = memrefs(nest)
 
     def body(*arguments: Ref | Val) -> None:
