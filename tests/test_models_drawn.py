@@ -17,6 +17,7 @@ from anvil.models import draw as own
 from assay.tokens import registry, source, synthetic
 from assay.tokens.reference import Reference
 from assay.tokens.streaming import FolderWeights
+from assay.tokens.tokenizer import load_tokenizer
 
 IDS = [5, 17, 3, 88, 42]
 BIG = ("llama-2-7b", "deepseek-r1-distill-qwen-1.5b", "deepseek-r1-distill-qwen-7b", "deepseek-r1-distill-llama-8b")
@@ -81,11 +82,22 @@ def test_another_recipe_is_refused(tiny: Path, change: dict[str, object], messag
 @pytest.mark.parametrize("name", BIG)
 def test_a_large_model_has_its_published_size(name: str) -> None:
     spec = registry.model(name)
-    loaded = models.load(str(source.resolve(spec)))
+    path = source.resolve(spec)
+    load_tokenizer(path)  # refuses one that is not the model's
+    loaded = models.load(str(path))
     assert sum(np.prod(shape) for shape in loaded.parameters.values()) == PARAMETERS[name]
     assert all(original.shape == loaded.parameters[key] for key, original in loaded.weights.originals.items())
     biased = {key.split(".")[-2] for key in loaded.parameters if key.endswith("bias")}
     assert biased == ({"q_proj", "k_proj", "v_proj"} if "qwen" in name else set())
+
+
+@pytest.mark.parametrize("vocabulary", [259, 260, 32000])
+def test_special_tokens_have_their_ids_in_a_vocabulary_of_any_size(vocabulary: int) -> None:
+    tokenizer = synthetic.byte_tokenizer(vocabulary)
+    assert [tokenizer.token_to_id(text) for text in synthetic.SPECIAL] == [256, 257, 258]
+    assert sorted(tokenizer.get_vocab().values()) == list(range(vocabulary))
+    assert tokenizer.encode("<|bos|>a<300>").ids[0] == 256
+    assert max(tokenizer.encode("a<300>").ids) < 256
 
 
 @pytest.mark.parametrize("name", BIG)

@@ -24,6 +24,7 @@ from assay.cache import cached
 RECIPE = 1  # raise when the weights of a seed change
 LOGIT_SPREAD = 4.0  # standard deviation of the logits: a trained model's is 2 to 5
 ON_DEMAND = "synthetic.json"
+SPECIAL = ("<|bos|>", "<|eos|>", "<|pad|>")
 _BLOCK = 4  # words that the generator makes at a time
 _CHUNK = 1 << 18  # numbers made at a time, whose words stay in a core's cache; a multiple of the block
 _HALVES = np.uint64(0x0000FFFF0000FFFF)
@@ -41,7 +42,7 @@ def synthetic_folder(name: str, config: Mapping[str, Any], seed: int, *, on_dema
     what to draw each tensor from, ``{"recipe", "seed", "tensors": {name: {"shape", "spread", "centre"}}}``. Tensor
     ``name`` is ``draw(f"{seed}/{name}", ...)``, made when it is read.
     """
-    identity = json.dumps([RECIPE, seed, dict(config), *["on demand"] * on_demand], sort_keys=True)
+    identity = json.dumps([RECIPE, seed, dict(config), *["on demand", 2] * on_demand], sort_keys=True)
     digest = hashlib.sha256(identity.encode()).hexdigest()[:16]
     return cached(f"models/{name}-{digest}", lambda folder: _write_folder(folder, config, seed, on_demand))
 
@@ -135,9 +136,11 @@ def byte_tokenizer(vocabulary: int) -> Tokenizer:
         )
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocab = {letter: index for index, letter in enumerate(letters)}
-    vocab |= {f"<{index}>": index for index in range(259, vocabulary)}
+    if vocabulary > 259:  # the special tokens keep their ids only if those are theirs already
+        vocab |= {text: 256 + index for index, text in enumerate(SPECIAL)}
+        vocab |= {f"<{index}>": index for index in range(259, vocabulary)}
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([AddedToken(text, special=True) for text in ("<|bos|>", "<|eos|>", "<|pad|>")])
+    tokenizer.add_special_tokens([AddedToken(text, special=True) for text in SPECIAL])
     return tokenizer
