@@ -11,10 +11,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from anvil.api import compile, compile_program
     from anvil.frontend.capture import capture
+    from anvil.frontend.dynamo.explain import explain
 
-__all__ = ["capture", "compile", "compile_program"]
+__all__ = ["capture", "compile", "compile_program", "explain"]
 
-_HOME = {"capture": "anvil.frontend.capture", "compile": "anvil.api", "compile_program": "anvil.api"}
+_HOME = {
+    "capture": "anvil.frontend.capture",
+    "compile": "anvil.api",
+    "compile_program": "anvil.api",
+    "explain": "anvil.frontend.dynamo.explain",
+}
 
 
 def __getattr__(name: str) -> Any:

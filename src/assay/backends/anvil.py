@@ -116,6 +116,17 @@ class AnvilBackend:
             raise NotRunHere(str(error)) from error
         return AnvilProgram(compiled, captured)
 
+    def compile_to_time(self, program: Program, target: str) -> Compiled:
+        try:
+            from anvil.frontend.stages import fuse
+
+            captured = fuse(self._captured_once(program))
+            return AnvilProgram(api.compile_program(captured, target), captured)
+        except errors.UnsupportedError as error:
+            raise Unsupported(str(error)) from error
+        except errors.ToolMissingError as error:
+            raise NotRunHere(str(error)) from error
+
     def load_model(
         self,
         source: str,

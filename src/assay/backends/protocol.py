@@ -168,6 +168,10 @@ class Backend(Protocol):
         """Raises :class:`Unsupported` or :class:`NotRunHere`."""
         ...
 
+    def compile_to_time(self, program: Program, target: str) -> Compiled:
+        """The same program in this process, without what finds faults and costs time. Raises as ``compile`` does."""
+        ...
+
     def load_model(
         self,
         source: str,

@@ -50,6 +50,9 @@ class EagerBackend:
         digest = hashlib.sha256(f"{torch.__version__} {program.name}".encode()).hexdigest()[:12]
         return EagerCompiled(program.module, digest)
 
+    def compile_to_time(self, program: Program, target: str) -> EagerCompiled:
+        return self.compile(program, target)
+
     def load_model(
         self,
         source: str,

@@ -12,6 +12,7 @@ from assay.cli import common
 from assay.cli.common import AsJson, BackendName, Target, Threads, Weights, err, out, print_json
 from assay.errors import AssayError
 from assay.measure.mode_speed import LlamaCpp, ModeSpeed, beside, comparison_data, decode_speed
+from assay.measure.op_speed import op_speeds
 from assay.tokens import registry
 from assay.tokens.source import resolve
 from assay.tokens.tokenizer import load_tokenizer
@@ -102,3 +103,26 @@ def table(found: list[ModeSpeed], pairs: dict[str, Any]) -> Table:
             cells.append(f"{pair.ratio:.2f} ({pair.low:.2f} to {pair.high:.2f})")
         shown.add_row(*cells)
     return shown
+
+
+@app.command()
+def ops(
+    least: Annotated[float, typer.Option("--least", help="Fail if the chain reaches a smaller share of a copy.")] = 0.0,
+    target: Target = "",
+    threads: Threads = 2,
+    as_json: AsJson = False,
+    backend: BackendName = "anvil",
+) -> None:
+    """A fused elementwise chain beside a copy, softmax and layer_norm beside PyTorch eager, over [4096, 4096]."""
+    compiler = common.backend(backend)
+    found = op_speeds(compiler, common.target(compiler, target).name, threads)
+    if as_json:
+        print_json([speed.to_dict() for speed in found])
+    else:
+        table = Table("op", "compiled ms", "eager ms", "GB/s", "copy GB/s", "share of copy")
+        for speed in found:
+            times = f"{speed.compiled_ms:.2f}", f"{speed.eager_ms:.2f}"
+            table.add_row(speed.op, *times, f"{speed.gb_s:.1f}", f"{speed.copy_gb_s:.1f}", f"{speed.share:.0%}")
+        out.print(table)
+    if found[0].share < least:
+        raise TooSlow(f"{found[0].op}: {found[0].share:.0%} of the speed of a copy, asked for at least {least:.0%}")

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from anvil.kernels import mathlib
 from anvil.kernels.dsl import LANES, Val, cast, const, eq, first_lanes, index, iota, select, splat, tree
 from anvil.kernels.flow import each_vector, for_, if_, my_segments
 from anvil.lower.generic.apply import apply
@@ -49,6 +50,21 @@ class Scheduler:
         self.order = list(in_order([element for element, _ in self.stores]))
         self.sizes = self._loop_sizes()
         self.lanes_reduced = nest.vector in nest.reduced
+        self.kept = self._kept()
+        self._late = False
+
+    def _kept(self) -> dict[Element, int]:
+        """Elementary functions that a fold computes and a store over the same loops needs again: the fold leaves them
+        where the store will write, by store. Computing one again costs more than reading it back."""
+        found: dict[int, Element] = {}
+        folded = {operand for e in self.order if e.kind == "reduce" for operand in e.operands}
+        for element, position in self.stores:
+            target = self.operands[position]
+            for used in in_order([element]):
+                fits = used in folded and used.loops == frozenset(target.loops) and _is_function(used)
+                if fits and used is not element and str(used.op.results[0].type) == target.dtype:  # type: ignore[union-attr]
+                    found[position] = used
+        return {element: position for position, element in found.items()}
 
     def _loop_sizes(self) -> dict[int, Val]:
         sizes: dict[int, Val] = {}
@@ -144,6 +160,9 @@ class Scheduler:
         totals = []
         for element, total in zip(folds, carry, strict=True):
             operands_here = [self._value(operand, scope) for operand in element.operands]
+            for operand, value in zip(element.operands, operands_here, strict=True):
+                if operand in self.kept:
+                    self._store(value, self.kept[operand], scope)
             totals.append(self._combine(element, [*operands_here, total]))
         return totals
 
@@ -172,6 +191,10 @@ class Scheduler:
 
     def _value(self, element: Element, scope: _Scope) -> Val:
         """``element`` at the point ``scope`` stands at; a vector if it varies along the vector loop."""
+        if self._late:
+            for kept in self.kept:
+                if kept not in scope.known and kept.loops <= scope.inside:
+                    scope.known[kept] = self._load(self.kept[kept], scope)
         for needed in in_order([element], scope.known):
             scope.known[needed] = self._compute(needed, scope)
         return scope.known[element]
@@ -180,8 +203,7 @@ class Scheduler:
         if element.kind == "argument":
             return self.values[element.position]
         if element.kind == "load":
-            window = self.windows[element.position]
-            return window.load([scope.at[loop] for loop in window.operand.loops], scope.mask)
+            return self._load(element.position, scope)
         if element.kind == "gather":
             return self._gather(element, scope)
         if element.kind == "index":
@@ -216,7 +238,9 @@ class Scheduler:
         """Store what varies over the reduced loops too: one pass over them."""
         late = [(e, p) for e, p in self.stores if not frozenset(self.operands[p].loops) <= scope.inside]
         if late:
+            self._late = True
             self._store_over(sorted(self.nest.reduced, key=lambda loop: loop == self.nest.vector), late, scope)
+            self._late = False
 
     def _store_over(self, loops: list[int], late: list[tuple[Element, int]], scope: _Scope) -> None:
         if not loops:
@@ -230,6 +254,14 @@ class Scheduler:
         with for_(0, self.sizes[loop]) as turn:
             self._store_over(rest, late, scope.inner({loop: turn.index}))
 
+    def _load(self, position: int, scope: _Scope) -> Val:
+        window = self.windows[position]
+        return window.load([scope.at[loop] for loop in window.operand.loops], scope.mask)
+
     def _store(self, value: Val, position: int, scope: _Scope) -> None:
         window = self.windows[position]
         window.store(value, [scope.at[loop] for loop in window.operand.loops], scope.mask)
+
+
+def _is_function(element: Element) -> bool:
+    return element.op is not None and element.op.name.startswith("math.") and element.op.name[5:] in mathlib.functions()
