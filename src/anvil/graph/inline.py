@@ -32,7 +32,9 @@ def inline(program: GraphProgram, node: Node, function: Callable[..., Any]) -> l
         accepted = result is not NotImplemented
         if not accepted:
             return ()
-        return tuple(result) if isinstance(result, (tuple, list)) else result
+        if not isinstance(result, (tuple, list)):
+            return _typed(result, node.meta["val"])
+        return tuple(_typed(item, said) for item, said in zip(result, node.meta["val"], strict=True))
 
     fakes = [source.meta["val"] for source in sources]
     with torch.no_grad(), enable_python_dispatcher(), mode_of(program):
@@ -40,6 +42,13 @@ def inline(program: GraphProgram, node: Node, function: Callable[..., Any]) -> l
     if not accepted or any(_mutates(inner) for inner in traced.graph.nodes):
         return None
     return _splice(program, node, traced, dict(zip(traced.graph.find_nodes(op="placeholder"), sources, strict=True)))
+
+
+def _typed(result: Any, said: Any) -> Any:
+    """``result`` in the type the call is known to have: some definitions of PyTorch leave that to the caller."""
+    if isinstance(result, torch.Tensor) and result.dtype != said.dtype:
+        return result.to(said.dtype)
+    return result
 
 
 def _mutates(node: Node) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from anvil import mlir
 from anvil.lower.generic.nest import Nest
-from anvil.lower.generic.num import Num, const, fma, highest, lowest, maximum, minimum, register_type
+from anvil.lower.generic.num import Num, const, fma, highest, lowest, maximum, minimum, register_type, select
 from anvil.lower.generic.steps import Combine, Step
 from anvil.mlir import InsertionPoint, arith, ir, linalg, tensor
 
@@ -21,6 +21,7 @@ _IDENTITY = {
     "sum_of_products": lambda dtype: 0,
     "prod": lambda dtype: 1,
     "max": lowest,
+    "top": lowest,
     "min": highest,
     "any": lambda dtype: 0,
     "all": lambda dtype: 1,
@@ -29,6 +30,7 @@ _COMBINE = {
     "sum": lambda x, total: total + x,
     "prod": lambda x, total: total * x,
     "max": maximum,
+    "top": lambda x, total: select(x > total, x, total),  # one instruction: passes NaN over, and zeros have no order
     "min": minimum,
     "any": lambda x, total: total | x,
     "all": lambda x, total: total & x,

@@ -11,7 +11,7 @@ from anvil.lower.values import Tensor
 from anvil.runtime.plan import Size, View
 
 Body = Callable[..., Num]
-Combine = Literal["sum", "prod", "max", "min", "any", "all", "sum_of_products"]
+Combine = Literal["sum", "prod", "max", "min", "top", "any", "all", "sum_of_products"]
 
 
 class Misfit(Exception):

@@ -57,15 +57,17 @@ def divided(region: Region, total: Value, sizes: Sequence[Size], dtype: str) -> 
 
 
 def softmax(region: Region, operand: Operand, dim: int, dtype: str) -> Value:
-    """e^(x - max) / Σ e^(x - max) along ``dim``."""
+    """e^(x - max) / Σ e^(x - max) along ``dim``. A NaN reaches every element through the sum, so the maximum need not
+    look for it; the sum is at least 1, and its reciprocal costs one rounding of the result."""
     value = region.convert(operand, accumulator(dtype))
     dim %= max(len(value.shape), 1)
     dims = [dim] if value.shape else []
-    top = region.reduce("max", [value], dims, keepdim=True)
+    top = region.reduce("top", [value], dims, keepdim=True)
     shape = broadcast([value.shape, top.shape])
     weight = region.map(lambda x, m: function("exp", x - m), [value, top], shape, value.dtype)
     total = region.reduce("sum", [weight], dims, keepdim=True)
-    return region.map(lambda e, s: (e / s).to(dtype), [weight, total], shape, dtype)
+    share = region.map(lambda s: 1.0 / s, [total], total.shape, value.dtype)
+    return region.map(lambda e, s: (e * s).to(dtype), [weight, share], shape, dtype)
 
 
 def _softmax(region: Region, call: Call) -> Value:
