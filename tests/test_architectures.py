@@ -32,7 +32,7 @@ def cases():
         yield pytest.param(name, marks=pytest.mark.skipif(missing, reason=f"unsupported: waits for {op}"))
 
 
-@pytest.mark.parametrize("name", cases())
+@pytest.mark.parametrize("name", list(cases()))
 def test_an_exported_model_gives_the_eager_logits_at_any_size(name):
     architecture = ARCHITECTURES[name]
     model, options = architecture.model(), dict(architecture.options)

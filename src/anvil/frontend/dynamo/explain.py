@@ -75,4 +75,4 @@ def explain(model: Callable[..., Any], *inputs: Any, **kwargs: Any) -> Explanati
     finally:
         torch._dynamo.reset()
     breaks = Counter(counters["graph_break"]) - before
-    return Explanation(tuple(graphs), tuple(reason.strip().splitlines()[0] for reason in breaks))
+    return Explanation(tuple(graphs), tuple(reason.strip().splitlines()[0] for reason in breaks.elements()))
