@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+from torch.fx.graph import _snake_case
 
 import anvil.graph.ops  # noqa: F401  (registers torch.ops.anvil)
 from anvil.errors import InputError, UnsupportedError
@@ -193,7 +194,7 @@ def _memory(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def _placeholder_name(path: str, taken: set[str]) -> str:
-    name = re.sub(r"\W", "_", path)
+    name = _snake_case(re.sub(r"\W", "_", path))  # as a graph names its nodes
     name = f"p_{name}" if name[0].isdigit() else name
     while name in taken:
         name += "_"
