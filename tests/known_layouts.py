@@ -28,6 +28,8 @@ def strided(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         x.t().as_strided((2, 2), (1, 4)) + 0,
         x[1:].as_strided((2, 2), (4, 1)) + 0,
         x[1:].as_strided((2, 2), (4, 1), 5) + 0,
+        x[:, ::2].clone().as_strided((2, 2), (2, 1)) + 0,
+        (x[:, ::2] * 1).as_strided((2, 2), (2, 1)) + 0,
     )
 
 
@@ -89,10 +91,10 @@ LAYOUTS = [
     ),
     Row(
         54,
-        "as_strided of a transposed tensor, a slice, and a slice with an offset",
+        "as_strided of a transposed tensor, a slice, a slice with an offset, and of copies that lie otherwise",
         strided,
         (X,),
-        (t([[0, 4], [1, 5]]), t([[8, 9], [12, 13]]) - 4, t([[5, 6], [9, 10]])),
+        (t([[0, 4], [1, 5]]), t([[8, 9], [12, 13]]) - 4, t([[5, 6], [9, 10]]), *2 * [t([[0, 2], [4, 6]])]),
         waits="as_strided",
     ),
     Row(

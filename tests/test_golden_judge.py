@@ -206,7 +206,7 @@ def test_a_mode_without_golden_is_refused_before_any_work() -> None:
 
 
 def test_an_unknown_model_lists_the_known_ones() -> None:
-    with pytest.raises(UsageError, match="known: .*llama-tiny, smollm2-135m"):
+    with pytest.raises(UsageError, match=r"known: .*llama-tiny, smollm2-135m"):
         registry.model("gpt-9")
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch.fx import Node
 
@@ -9,6 +12,7 @@ from anvil.graph.program import GraphProgram
 from anvil.graph.rewrite import INT_MAX, GraphPass, argument, by_target, is_call, same_shape, shape_of
 
 aten = torch.ops.aten
+Rule = Callable[[GraphProgram, Node], Node | None]
 
 
 def _operand(program: GraphProgram, node: Node) -> Node:
@@ -66,28 +70,45 @@ def _plus_zero(program: GraphProgram, node: Node) -> Node | None:
     return node.args[0] if isinstance(zero, (int, float)) and zero == 0 and exact and _same_metadata(node) else None
 
 
+def _where_layout_is_not_seen(rule: Rule) -> Rule:
+    """``rule``, but for a copy that lies otherwise than its operand in a program that looks at memory itself."""
+
+    def guarded(program: GraphProgram, node: Node) -> Node | None:
+        found = rule(program, node)
+        if found is None or _same_layout(found, node):
+            return found
+        windows = program.module.graph.find_nodes(op="call_function", target=aten.as_strided.default)
+        return None if windows else found
+
+    return guarded
+
+
+def _same_layout(one: Node, other: Node) -> bool:
+    a, b = one.meta["val"], other.meta["val"]
+    return same_shape(a.stride(), b.stride()) and same_shape((a.storage_offset(),), (b.storage_offset(),))
+
+
+_RULES: dict[Any, Rule] = {
+    aten.alias.default: _operand,
+    aten.clone.default: _operand,
+    aten.detach.default: _operand,
+    aten.detach_.default: _operand,
+    aten.contiguous.default: _operand,
+    aten.lift_fresh_copy.default: _operand,
+    aten._to_copy.default: _if_same_metadata,
+    aten.reshape.default: _if_same_metadata,
+    aten.expand.default: _if_same_metadata,
+    aten.dropout.default: _dropout,
+    aten.slice.Tensor: _slice,
+    aten.transpose.int: _transpose,
+    aten.squeeze.dims: _squeeze,
+    aten.permute.default: _permute,
+    aten.mul.Tensor: _times_one,
+    aten.div.Tensor: _times_one,
+    aten.add.Tensor: _plus_zero,
+    aten.sub.Tensor: _plus_zero,
+}
+
 DROP_NOOPS = GraphPass(
-    "drop_noops",
-    by_target(
-        {
-            aten.alias.default: _operand,
-            aten.clone.default: _operand,
-            aten.detach.default: _operand,
-            aten.detach_.default: _operand,
-            aten.contiguous.default: _operand,
-            aten.lift_fresh_copy.default: _operand,
-            aten._to_copy.default: _if_same_metadata,
-            aten.reshape.default: _if_same_metadata,
-            aten.expand.default: _if_same_metadata,
-            aten.dropout.default: _dropout,
-            aten.slice.Tensor: _slice,
-            aten.transpose.int: _transpose,
-            aten.squeeze.dims: _squeeze,
-            aten.permute.default: _permute,
-            aten.mul.Tensor: _times_one,
-            aten.div.Tensor: _times_one,
-            aten.add.Tensor: _plus_zero,
-            aten.sub.Tensor: _plus_zero,
-        }
-    ),
+    "drop_noops", by_target({target: _where_layout_is_not_seen(rule) for target, rule in _RULES.items()})
 )
