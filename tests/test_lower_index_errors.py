@@ -22,6 +22,9 @@ CASES = {
     "computed by a reduction": (lambda x, i: x[i.sum(0, keepdim=True)], [2, 1], [[2, 2], [-3, -2]]),
     "moved by positions": (lambda x, i: x[i[:, None] + torch.arange(2)], [2, 0], [[3, 0], [0, 2**40]]),
     "a view": (lambda x, i: x.t()[i[None].expand(2, -1)], [2, -3], [[3, 0], [0, -4]]),
+    "index_add": (lambda x, i: x.index_add(0, i, i[:, None].float().expand(-1, 3)), [3, 0, 1], [[0, 4, 1], [0, -1, 2]]),
+    "index_put": (lambda x, i: x.index_put((i,), torch.ones(())), [3, 0, -4], [[0, 4, 1], [-5, 0, 2]]),
+    "scatter": (lambda x, i: x.scatter(0, i[:, None], 1.0), [3, 0, 1], [[0, 4, 1], [0, -1, 2]]),
 }
 
 

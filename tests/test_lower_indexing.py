@@ -134,3 +134,19 @@ def test_positions_can_be_picked_from_too():
     x, i = torch.randn(6, 33), indices(0, 6, 20)
     for got, want in zip(lowered(x, i), function(x, i), strict=True):
         assert got.equal(want)
+
+
+def test_operands_alike_in_type_and_shape_are_not_taken_for_one_another() -> None:
+    """Equal calls share what is inferred of their results; a written-out operation must still tell them apart."""
+
+    def function(x, index, source):
+        return x.scatter_add(1, index.select(-1, 1), source.select(-1, 1))
+
+    example = (torch.zeros(4, 7, dtype=torch.int64), *(torch.zeros(4, 5, 2, dtype=torch.int64) for _ in range(2)))
+    program = compiled(function, *example, dynamic=({0: "M"}, {0: "M", 1: "N"}, {0: "M", 1: "N"}))
+    inputs = (
+        torch.arange(14).reshape(2, 7),
+        torch.arange(12).reshape(2, 3, 2) % 7,
+        torch.arange(12).reshape(2, 3, 2) * 10,
+    )
+    assert program(*inputs).equal(function(*inputs))

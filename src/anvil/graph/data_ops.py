@@ -17,9 +17,12 @@ _LIB.define("sort_rows(Tensor x, bool descending) -> (Tensor, Tensor)")
 def scatter(x: torch.Tensor, place: torch.Tensor, src: torch.Tensor, reduce: str) -> torch.Tensor:
     """``x`` with every element of ``src`` combined with the one at its place, in order.
 
-    ``place`` counts elements of ``x`` in row-major order, negative for those that are left out. ``set`` replaces, the
+    ``place`` counts elements of ``x`` in row-major order, -1 for those that are left out. Raises ``IndexError`` for any
+    other place that does not exist. ``set`` replaces, the
     last one of several for a place wins; sum, prod, amax and amin combine with what is there, a NaN stays.
     """
+    if place.numel() and (place.min() < -1 or place.max() >= x.numel()):
+        raise IndexError(f"scatter: an index is out of range for x of shape={tuple(x.shape)}")
     flat, chosen = x.reshape(-1).clone(), place.reshape(-1) >= 0
     index, values = place.reshape(-1)[chosen], src.reshape(-1)[chosen]
     if reduce == "set":

@@ -36,12 +36,18 @@ def inline(program: GraphProgram, node: Node, function: Callable[..., Any]) -> l
             return _typed(result, node.meta["val"])
         return tuple(_typed(item, said) for item, said in zip(result, node.meta["val"], strict=True))
 
-    fakes = [source.meta["val"] for source in sources]
     with torch.no_grad(), enable_python_dispatcher(), mode_of(program):
+        fakes = [_own(source.meta["val"]) for source in sources]
         traced = make_fx(call, tracing_mode="real")(*fakes)
     if not accepted or any(_mutates(inner) for inner in traced.graph.nodes):
         return None
     return _splice(program, node, traced, dict(zip(traced.graph.find_nodes(op="placeholder"), sources, strict=True)))
+
+
+def _own(value: Any) -> Any:
+    """``value`` as an object of its own: the tracer tells tensors apart by identity, and equal calls share what was
+    inferred of their results."""
+    return value.detach() if isinstance(value, torch.Tensor) else value
 
 
 def _typed(result: Any, said: Any) -> Any:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.fx import Node
 
+from anvil.graph import data_ops as _ops  # noqa: F401 (registers anvil::scatter)
 from anvil.graph.describe import describe_node
 from anvil.graph.rewrite import argument
 from anvil.lower.generic.emission import emit_region
@@ -21,6 +22,7 @@ from anvil.lower.generic.groups import build_node, resolve_inside
 from anvil.lower.generic.num import Num
 from anvil.lower.generic.region import Region
 from anvil.lower.generic.steps import Operand, Value
+from anvil.lower.sizes import product
 from anvil.lower.values import Tensor
 from anvil.lower.views import REMAPS
 from anvil.runtime.plan import Buffer, Check, Size, View
@@ -33,30 +35,41 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True)
 class Indices:
-    """Tensor ``index`` picks from dimension ``dim`` of ``source``; with ``wrap`` -1 is the last element."""
+    """Tensor ``index`` picks from dimension ``dim`` of ``source``, or from all of it. With ``wrap`` -1 is the last
+    one, with ``skip`` it is none on purpose."""
 
     index: Node
     source: Node
-    dim: int
-    wrap: bool
+    dim: int | None
+    wrap: bool = False
+    skip: bool = False
+
+    @property
+    def where(self) -> str:
+        return self.source.name if self.dim is None else f"dimension {self.dim} of {self.source.name}"
 
 
 def _along(source: str, index: str) -> Callable[[Node], Iterator[Indices]]:
     def found(node: Node) -> Iterator[Indices]:
-        yield Indices(argument(node, index), argument(node, source), argument(node, "dim"), False)
+        yield Indices(argument(node, index), argument(node, source), argument(node, "dim"))
 
     return found
 
 
 def _rows(node: Node) -> Iterator[Indices]:
-    yield Indices(argument(node, "indices"), argument(node, "weight"), 0, False)
+    yield Indices(argument(node, "indices"), argument(node, "weight"), 0)
 
 
 def _each(node: Node) -> Iterator[Indices]:
     source = argument(node, "self")
     for dim, index in enumerate(argument(node, "indices")):
         if isinstance(index, Node) and index.meta["val"].dtype not in (torch.bool, torch.uint8):
-            yield Indices(index, source, dim, True)
+            yield Indices(index, source, dim, wrap=True)
+
+
+def _places(node: Node) -> Iterator[Indices]:
+    x, place, *_ = node.args
+    yield Indices(place, x, None, skip=True)  # type: ignore[arg-type]
 
 
 INDICES: dict[Any, Callable[[Node], Iterator[Indices]]] = {
@@ -64,11 +77,7 @@ INDICES: dict[Any, Callable[[Node], Iterator[Indices]]] = {
     aten.gather.default: _along("self", "index"),
     aten.index_select.default: _along("self", "index"),
     aten.index.Tensor: _each,
-    aten.index_put.default: _each,
-    aten.scatter.src: _along("self", "index"),
-    aten.scatter.value: _along("self", "index"),
-    aten.scatter_add.default: _along("self", "index"),
-    aten.scatter_reduce.two: _along("self", "index"),
+    torch.ops.anvil.scatter.default: _places,  # what every scatter and every write through indices becomes
 }
 
 
@@ -79,7 +88,7 @@ def emit_index_checks(low: Lowering, node: Node) -> None:
         return
     for indices in INDICES[node.target](node):
         shape = low.shape(indices.source)
-        size = shape[indices.dim % len(shape)] if shape else 1
+        size = product(shape) if indices.dim is None else shape[indices.dim % len(shape)] if shape else 1
         if indices.index.name not in low.trusted and (indices.index, size, indices.wrap) not in low.checked:
             low.checked.add((indices.index, size, indices.wrap))
             _emit(low, node, indices, size)
@@ -87,10 +96,11 @@ def emit_index_checks(low: Lowering, node: Node) -> None:
 
 def _emit(low: Lowering, node: Node, indices: Indices, size: Size) -> None:
     lowest = "-size" if indices.wrap else "0"
+    least = -1 if indices.skip else 0
 
     def outside(i: Num, count: Num) -> Num:
         wide = i.to("i64")
-        return (wide >= count) | (wide < (-count if indices.wrap else 0))
+        return (wide >= count) | (wide < (-count if indices.wrap else least))
 
     region = Region()
     operand = _rebuilt(low, region, node, indices.index)
@@ -104,7 +114,7 @@ def _emit(low: Lowering, node: Node, indices: Indices, size: Size) -> None:
     name = low.unique(f"{node.name}_outside")
     low.buffers[name] = Buffer(name, "output", "i1", ())
     emit_region(low, region, [found], [View(name, 0, (), ())], node, "any_outside", None)
-    what = f"an index into dimension {indices.dim} of {indices.source.name} is out of range"
+    what = f"an index into {indices.where} is out of range"
     low.checks.append(Check(name, f"{describe_node(node)}: {what}, expected {lowest} <= index < size={size}"))
 
 

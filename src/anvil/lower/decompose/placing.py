@@ -12,17 +12,18 @@ from anvil.graph import data_ops as _ops  # noqa: F401 (registers anvil::scatter
 
 aten = torch.ops.aten
 _put = torch.ops.anvil.scatter.default
+_OUTSIDE = -2  # a place that does not exist: an error of the run; -1 is left out on purpose
 
 
 def _places(x: Tensor, index: Tensor, dim: int) -> Tensor:
-    """For each element of ``index`` [*I]: where x[.., index, ..] stands in row-major order; -1 if it does not exist."""
+    """For each element of ``index`` [*I]: where x[.., index, ..] stands in row-major order."""
     place = index * _stride(x.shape, dim)
     for other in range(x.ndim):
         if other != dim:
             shape = [1] * x.ndim
             shape[other] = index.shape[other]
             place = place + torch.arange(index.shape[other]).view(shape) * _stride(x.shape, other)
-    return torch.where((index >= 0) & (index < x.shape[dim]), place, -1)
+    return torch.where((index >= 0) & (index < x.shape[dim]), place, _OUTSIDE)
 
 
 def _stride(shape: Sequence[int], dim: int) -> int:
@@ -123,7 +124,7 @@ def _index_put(x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accu
         place = place + torch.arange(x.shape[dim]).view([-1 if i == spot else 1 for i in range(len(shape))]) * _stride(
             x.shape, dim
         )
-    place = torch.where(valid, place, -1).expand(shape)
+    place = torch.where(valid, place, _OUTSIDE).expand(shape)
     return _put(x, place, values.to(x.dtype).expand(shape), "sum" if accumulate else "set")
 
 
