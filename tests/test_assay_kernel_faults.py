@@ -77,7 +77,7 @@ TILED = Edit(
 )
 SLOT_LATE = Edit(
     "kv_append",
-    rf"({VALUE}) = arith.addi ({VALUE}), %arg6 : index\n\s+(%c0_\d+) =",
+    rf"({VALUE}) = arith.addi ({VALUE}), %arg6 : index\n\s+(%c2_\d+) =",
     r"%one = arith.constant 1 : index\n%late = arith.addi \2, %one : index\n"
     r"\1 = arith.addi %late, %arg6 : index\n\3 =",
 )

@@ -24,7 +24,7 @@ class Bench:
     """An executor with the test kernels loaded."""
 
     def __init__(self, executor: Executor, target: targets.Target) -> None:
-        self.executor = executor
+        self.executor, self.target = executor, target
         library = codegen.compile_library(KERNELS, target)
         handle = executor.load(library.data)
         self.entry = {name: executor.symbol(handle, symbol) for name, symbol in library.symbols.items()}
@@ -158,7 +158,7 @@ def test_words_of_another_type_are_refused(bench: Bench) -> None:
 
 
 def test_an_unknown_symbol_is_refused(bench: Bench) -> None:
-    library = codegen.compile_library([POKE], targets.get("x86_64-avx2"))
+    library = codegen.compile_library([POKE], bench.target)
     with pytest.raises(InputError, match="symbol='absent' is not in library"):
         bench.executor.symbol(bench.executor.load(library.data), "absent")
 

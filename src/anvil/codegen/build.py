@@ -36,7 +36,7 @@ class Library:
     data: bytes
     key: str
     symbols: dict[str, str]
-    compile_ms: Mapping[str, float] = field(default_factory=dict)
+    compile_ms: Mapping[str, float] = field(default_factory=dict, compare=False)
 
 
 def compile_kernel(kernel: Kernel, target: Target) -> Object:
@@ -55,7 +55,7 @@ def link(objects: Iterable[Object], target: Target) -> bytes:
 def compile_library(kernels: Iterable[Kernel], target: Target) -> Library:
     """Compile and link ``kernels``, through the cache; the result does not depend on their order."""
     kernels = sorted(kernels, key=lambda kernel: kernel.name)
-    key = cache.key("library", *(_kernel_key(kernel, target) for kernel in kernels))
+    key = cache.key("library", repr(target), *(_kernel_key(kernel, target) for kernel in kernels))
     watch = Stopwatch()
     data = cache.get_or_make(key, lambda: link([_timed(kernel, target, watch) for kernel in kernels], target))
     return replace(library_of(data, [kernel.name for kernel in kernels]), compile_ms=watch.ms)
