@@ -120,6 +120,8 @@ class Region:
         if source.generator is not None:
             step = self._generate_at(source, steps)
             return Value(step, source.dtype, self._followed(step, axes), tuple(shape))
+        if not steps:
+            return Value(self._enter(source, ()), source.dtype, tuple(axes), tuple(shape))  # rank 0: nothing to pick
         loops = tuple(sorted({loop for step in steps for loop in self.loops(step)}))
         step = self._add(Step("gather", source.dtype, loops, tuple(steps), view=source.view))
         return Value(step, source.dtype, self._followed(step, axes), tuple(shape))
