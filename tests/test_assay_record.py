@@ -72,7 +72,9 @@ def test_numbers_that_are_not_finite_become_null() -> None:
 
 def test_a_full_device_is_one_message_with_a_code() -> None:
     writer = Writer(Path("/dev/full"))
-    with pytest.raises(RecordError, match=r"writing the run record: path=/dev/full: No space left.*another folder") as caught:
+    with pytest.raises(
+        RecordError, match=r"writing the run record: path=/dev/full: No space left.*another folder"
+    ) as caught:
         writer.write(RESULT)
     assert caught.value.exit_code == 7
 
