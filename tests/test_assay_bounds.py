@@ -51,7 +51,7 @@ def test_bound_is_finite_and_a_fault_just_above_it_is_seen(spec: OpSpec) -> None
 
 @pytest.mark.parametrize("spec", [s for s in SPECS.values() if s.kind == "op"], ids=lambda s: s.name)
 def test_bound_is_tight_enough_for_a_wrong_constant(spec: OpSpec) -> None:
-    """A relative error of 1e-4, as a wrong eps or scale makes, is outside on most elements of every op. Scores of latent
+    """A relative error of 1e-4, as of a wrong eps, is outside on most elements of every op. The scores of latent
     attention are sums over sums of products; there it takes ten times that."""
     operands = arrays(materialise(spec, F32, example(spec)))
     want = spec.golden(*operands)
