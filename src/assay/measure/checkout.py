@@ -58,4 +58,5 @@ def _git(root: Path, *arguments: str) -> str:
 def _extract(root: Path, commit: str, place: Path) -> None:
     archive = subprocess.run(("git", "archive", commit), cwd=root, check=True, capture_output=True).stdout
     with tarfile.open(fileobj=BytesIO(archive)) as files:
-        files.extractall(place, filter="data")
+        files.extraction_filter = getattr(tarfile, "data_filter", None)  # from Python 3.11.4 on
+        files.extractall(place)

@@ -26,7 +26,7 @@ from assay.record.rows import CaseKey
 
 KIND = "overload"
 #: Element types and extra forms that the quick profile takes, in turn over the overloads.
-QUICK_TYPES = 2
+QUICK_TYPES = 3
 NATIVE_LIMIT, EMULATED_LIMIT = 1200, 400
 EXAMPLES = 14
 
