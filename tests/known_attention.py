@@ -70,18 +70,18 @@ FULL_WINDOW = [
 
 SMALL, TINY = alternating(0.058, 32, bf16), alternating(0.01414, 64, f16)
 NORMS = [
-    (47, "bf16 RMSNorm of small values written out", lambda x: normed(x, 1e-6), SMALL, ""),
-    (47, "bf16 RMSNorm of small values", lambda x: F.rms_norm(x, (32,), eps=1e-6), SMALL, "rms_norm"),
-    (47, "bf16 RMSNorm, eps of the computing type", lambda x: F.rms_norm(x, (32,)), SMALL, "rms_norm"),
-    (49, "f16 RMSNorm written out, eps below f16's precision", lambda x: normed(x, 1e-6), TINY, ""),
-    (49, "f16 RMSNorm, eps below f16's precision", lambda x: F.rms_norm(x, (64,), eps=1e-6), TINY, "rms_norm"),
+    (47, "bf16 RMSNorm of small values written out", lambda x: normed(x, 1e-6), SMALL),
+    (47, "bf16 RMSNorm of small values", lambda x: F.rms_norm(x, (32,), eps=1e-6), SMALL),
+    (47, "bf16 RMSNorm, eps of the computing type", lambda x: F.rms_norm(x, (32,)), SMALL),
+    (49, "f16 RMSNorm written out, eps below f16's precision", lambda x: normed(x, 1e-6), TINY),
+    (49, "f16 RMSNorm, eps below f16's precision", lambda x: F.rms_norm(x, (64,), eps=1e-6), TINY),
 ]
 RIGHT = {47: alternating(1, 32, bf16), 49: alternating(0.9976, 64, f16)}
 
 ATTENTION = [
     *(
-        Row(number, title, program, (x,), (RIGHT[number],), 0, ("N.",), ("N", "N."), waits=waits)
-        for number, title, program, x, waits in NORMS
+        Row(number, title, program, (x,), (RIGHT[number],), 0, ("N.",), ("N", "N."))
+        for number, title, program, x in NORMS
     ),
     Row(
         1,
@@ -133,7 +133,6 @@ ATTENTION = [
         0,
         ("B.S.", "B.T.", "B.T."),
         ("B", "B..."),
-        waits="attention in f16",
     ),
     *(
         Row(

@@ -61,7 +61,6 @@ INTEGERS = [
         lambda x: F.max_pool1d(x.transpose(0, 1), 2, 1).argmax(-1),
         (POOLED,),
         (t([[1, 0, 1, 1], [1, 1, 0, 1], [0, 1, 1, 1], [1, 1, 0, 1]], i64),),
-        waits="max_pool1d",
     ),
     *(
         Row(
@@ -73,7 +72,6 @@ INTEGERS = [
             0,
             ("N", "N"),
             ("N", "N"),
-            waits="floor_divide",
         )
         for dtype in (i64, i32)
     ),
@@ -86,7 +84,6 @@ INTEGERS = [
         0,
         ("N", "N"),
         ("N", "N"),
-        waits="remainder",
     ),
     Row(
         21,
@@ -97,7 +94,6 @@ INTEGERS = [
         0,
         ("N", "N"),
         ("N", "N"),
-        waits="remainder",
     ),
     Row(
         21,
@@ -108,7 +104,6 @@ INTEGERS = [
         0,
         ("N", "N"),
         ("N", "N"),
-        waits="fmod",
     ),
     *(
         Row(
@@ -120,7 +115,6 @@ INTEGERS = [
             0,
             ("N", "N"),
             ("N", "N"),
-            waits="div.Tensor_mode",
         )
         for mode, right in (("floor", [-4, -1, -4, -3]), ("trunc", [-3, 0, -3, -2]))
     ),
@@ -141,7 +135,6 @@ INTEGERS = [
         (t([200, 300, 350], i64), t([100, 200, 72], i64)),
         0,
         ("N", "N"),
-        waits="cumsum",
     ),
     Row(
         25,
@@ -151,7 +144,6 @@ INTEGERS = [
         (SUMS, SUMS.to(i32), SUMS.float()),
         0,
         ("BMN",),
-        waits="cumsum",
     ),
     *(
         Row(

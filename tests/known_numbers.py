@@ -62,7 +62,6 @@ NUMBERS = [
         0,
         ("N", ""),
         ("N", "N"),
-        waits="round",
     ),
     Row(
         29,
@@ -73,7 +72,6 @@ NUMBERS = [
         0,
         ("N", "."),
         ("N", "N"),
-        waits="round",
     ),
     Row(
         30,
@@ -84,7 +82,6 @@ NUMBERS = [
         0,
         ("R.",),
         ("R", "R.."),
-        waits="bitwise_right_shift",
     ),
     Row(
         31,
@@ -95,7 +92,6 @@ NUMBERS = [
         0,
         ("N",),
         ("N", "N"),
-        waits="bitwise_xor of a number",
     ),
     Row(
         32,
@@ -119,7 +115,6 @@ NUMBERS = [
         falling,
         (torch.sin(0.37 * torch.arange(4096)),),
         (t([True] * 4, torch.bool),),
-        waits="round",
     ),
     Row(
         36,
@@ -129,7 +124,6 @@ NUMBERS = [
         (t([38, 39, 127], i8), t([38, 38, 127], i8)),
         0,
         ("N",),
-        waits="round",
     ),
     *(
         Row(
@@ -138,7 +132,6 @@ NUMBERS = [
             F.conv2d,
             (torch.ones(1, channels, 3, 3), torch.ones(channels, channels, 2, 2)),
             (torch.full((1, channels, 2, 2), 4.0 * channels),),
-            waits="convolution",
         )
         for channels in (15, 17)
     ),
@@ -148,7 +141,6 @@ NUMBERS = [
         lambda x, w: F.conv2d(x, w, groups=17),
         (torch.ones(1, 17, 3, 3), torch.ones(17, 1, 2, 2)),
         (torch.full((1, 17, 2, 2), 4.0),),
-        waits="convolution",
     ),
     *(
         Row(
@@ -160,7 +152,6 @@ NUMBERS = [
             5e-6,
             ("N",),
             ("N", "N"),
-            waits=name,
         )
         for name in ("sinh", "cosh")
     ),

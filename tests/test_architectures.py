@@ -16,23 +16,13 @@ from anvil.api import compile_program
 from anvil.frontend.capture import capture
 from anvil.frontend.dynamo.explain import explain
 from anvil.frontend.stages import fuse
-from anvil.lower.generic.ops import table
 
 TARGET = "x86_64-avx2"
 SIZES = [(2, 5), (3, 9), (1, 7)]  # batch and tokens; the first ones are captured
 IN_DYNAMO = ("llama", "bert", "whisper")  # the others go the same way once their graph is recorded
 
 
-def cases():
-    """Every architecture; one whose op has no lowering yet waits for it, and runs as soon as there is one."""
-    waits = {"bloom": torch.ops.aten.pow.Tensor_Tensor}
-    for name in ARCHITECTURES:
-        op = waits.get(name)
-        missing = op is not None and op not in table()
-        yield pytest.param(name, marks=pytest.mark.skipif(missing, reason=f"unsupported: waits for {op}"))
-
-
-@pytest.mark.parametrize("name", list(cases()))
+@pytest.mark.parametrize("name", ARCHITECTURES)
 def test_an_exported_model_gives_the_eager_logits_at_any_size(name):
     architecture = ARCHITECTURES[name]
     model, options = architecture.model(), dict(architecture.options)
