@@ -14,8 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 _BLOCK = 4  # words that the generator makes at a time
-_CHUNK = 1 << 18  # numbers made at a time: their words stay in a core's cache
+_CHUNK = 1 << 16  # numbers made at a time: their words stay in a core's cache
 _HALVES = np.uint64(0x0000FFFF0000FFFF)
+_FEW = 32  # chunks that are not worth threads of their own: whoever asks for so few has threads already
 _LOW = np.uint64(0xFFFFFFFF)
 
 
@@ -30,7 +31,7 @@ def draw(stream: str, first: int, last: int, spread: float, centre: float = 0.0)
         part = out[start - first : min(start + _CHUNK, last) - first]
         _fill(part, key, start, factor, np.float32(centre))
 
-    if len(starts) < 4:
+    if len(starts) < _FEW:
         for start in starts:
             fill(start)
         return out

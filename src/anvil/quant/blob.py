@@ -118,11 +118,25 @@ def _units(field: Field, part: torch.Tensor) -> np.ndarray:
     """What is loaded for one output: unsigned elements, or words of several with the first lowest."""
     if field.bits == field.unit:
         return _bits(part, field.bits)
-    per_word, unit = field.unit // field.bits, np.dtype(f"u{field.unit // 8}")
     elements = part.numpy() if field.bits < 8 else _bits(part, field.bits)
+    unit = np.dtype(f"u{field.unit // 8}")
+    if field.bits in (1, 2, 4):
+        return _folded(field, elements).view(unit).reshape(*part.shape[:2], field.rows)
+    per_word = field.unit // field.bits
     small = elements.reshape(*part.shape[:2], field.rows, per_word).astype(unit)
     assert (small >> field.bits).max(initial=0) == 0, f"field {field.name}: a code needs more than {field.bits} bits"
     return np.bitwise_or.reduce(small << (np.arange(per_word, dtype=unit) * field.bits), axis=3)
+
+
+def _folded(field: Field, codes: np.ndarray) -> np.ndarray:
+    """Codes of 1, 2 or 4 bits, one per byte, as bytes that are full: neighbours move together, two bytes at a time."""
+    bits = field.bits
+    assert codes.max(initial=0) >> bits == 0, f"field {field.name}: a code needs more than {bits} bits"
+    while bits < 8:
+        pairs = codes.view("<u2")
+        codes = (pairs | pairs >> (8 - bits)).astype(np.uint8)
+        bits *= 2
+    return codes
 
 
 def _elements(field: Field, units: np.ndarray) -> np.ndarray:

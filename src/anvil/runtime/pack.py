@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
@@ -20,7 +22,7 @@ from anvil.targets.base import Target
 #: Puts the contents of a weight buffer into place; given the buffer, the parameter's name, what it was, and where to.
 Pack = Callable[[Buffer, str, Original, torch.Tensor], None]
 
-_AT_A_TIME = 1 << 22  # elements of a weight that are packed at once: bounds what packing holds beside the result
+_AT_A_TIME = 1 << 20  # elements of a weight that are packed at once: bounds what packing holds beside the result
 
 
 class Packer:
@@ -50,9 +52,12 @@ class Packer:
         """Fill ``out``, of the buffer's shape. Raises :class:`InputError` for a layout no mode has on the target."""
         note = functools.partial(self._note, buffer, parameter, weight, as_bytes(out).nbytes)
         if buffer.layout == "plain":
-            for first, last in _parts(weight.shape, 1):
+
+            def copy(first: int, last: int) -> None:
                 out_part = out[first:last] if out.ndim else out
                 out_part.copy_(self._checked(parameter, weight.rows(first, last)))
+
+            _each_part(weight.shape, 1, copy)
             note(buffer.dtype, lambda: out.double(), stored=False)
             return
         mode, piece = self._of_layout(buffer, weight)
@@ -63,9 +68,12 @@ class Packer:
             note(mode.name, lambda: mode.dequantise(numbers), stored=True)
             return
         width = panel_of(self._target).width
-        for first, last in _parts(weight.shape, width):
+
+        def pack(first: int, last: int) -> None:
             numbers = mode.quantise(self._checked(parameter, weight.rows(first, last)))
             out[first // width : -(-last // width)].copy_(mode.pack(numbers, self._target)[piece])
+
+        _each_part(weight.shape, width, pack)
         note(mode.name, lambda: mode.dequantise(mode.quantise(weight.whole())), stored=False)
 
     def _checked(self, parameter: str, values: torch.Tensor) -> torch.Tensor:
@@ -103,6 +111,23 @@ class Packer:
             error = float((exact() - original).square().sum()) / square if square else 0.0
         row = WeightRow(parameter, weight.shape, mode, buffer.layout, nbytes, stored, error)
         self.rows[parameter, buffer.layout] = row
+
+
+def _each_part(shape: tuple[int, ...], multiple: int, work: Callable[[int, int], None]) -> None:
+    """``work(first, last)`` for every part of a weight, on all cores: a part stays in the cache of one of them.
+
+    PyTorch's own threads would take turns between short operations instead.
+    """
+    parts = list(_parts(shape, multiple))
+    if len(parts) == 1:
+        work(*parts[0])
+        return
+    before = torch.get_num_threads()
+    try:
+        with ThreadPoolExecutor(len(os.sched_getaffinity(0)), initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            list(pool.map(lambda part: work(*part), parts))
+    finally:
+        torch.set_num_threads(before)
 
 
 def _parts(shape: tuple[int, ...], multiple: int) -> Iterator[tuple[int, int]]:

@@ -6,11 +6,14 @@ in float64. The rules are assay's own (:mod:`assay.reference.quantise`), written
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from assay.errors import UsageError
@@ -18,6 +21,7 @@ from assay.reference.quantise import MODES
 from assay.tokens.source import gguf_reader
 
 Rounded = Callable[[torch.Tensor], torch.Tensor]
+_AT_A_TIME = 1 << 18  # weights whose numbers stay in a core's cache
 _MODE_OF = {
     "Q4_0": "q4_0",
     "Q4_1": "q4_1",
@@ -46,12 +50,28 @@ class Emulation:
         own = mode.table if table and mode.table else self.quant
         if self.stored.get(name) == own:
             return value.double()
-        return torch.from_numpy(MODES[own].weights(value.float().numpy()))
+        return torch.from_numpy(_by_rows(MODES[own].weights, value.float().numpy()))
 
     def activations(self, *, table: bool) -> Rounded | None:
         """What a linear layer multiplies instead of its float32 rows [..., K], float64; None: the rows themselves."""
         rule = MODES[self.quant].activations
         return None if rule is None or table else lambda x: torch.from_numpy(rule(x.numpy()))
+
+
+def _by_rows(rule: Callable[[np.ndarray], np.ndarray], weight: np.ndarray) -> np.ndarray:
+    """float64 [N, K]: a mode's rule for weights [N, K], which treats outputs one by one, on all cores."""
+    step = max(1, _AT_A_TIME // max(1, weight.shape[1]))
+    starts = range(0, len(weight), step)
+    if len(starts) < 2:
+        return rule(weight)
+    out = np.empty(weight.shape, np.float64)
+
+    def fill(first: int) -> None:
+        out[first : first + step] = rule(weight[first : first + step])
+
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        list(pool.map(fill, starts))
+    return out
 
 
 def emulation(quant: str, path: Path) -> Emulation | None:
