@@ -17,7 +17,7 @@ from assay.errors import UsageError
 Model = Annotated[str, typer.Option("--model", help="A model of e2e/, by name.")]
 Quant = Annotated[str, typer.Option("--quant", help="Quantisation mode.")]
 KeyValue = Annotated[str, typer.Option("--kv", help="Element type of the key/value cache: fp32, fp16, bf16, int8.")]
-Target = Annotated[str, typer.Option("--target", help="A name from `assay targets`; default: the first native one.")]
+Target = Annotated[str, typer.Option("--target", help="A name from `assay targets`; default: the widest native one.")]
 Threads = Annotated[int, typer.Option("--threads", min=1, max=256, help="Threads of the compiled code.")]
 Weights = Annotated[str | None, typer.Option("--weights", help="GGUF file or Hugging Face folder to use instead.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on standard output.")]
@@ -44,7 +44,7 @@ def backend(name: str) -> Backend:
 
 
 def target(compiler: Backend, name: str) -> TargetStatus:
-    """The target called ``name``, or the first that runs without emulation.
+    """The target called ``name``, or of those that run without emulation the one with the widest vectors.
 
     Raises :class:`UsageError` for an unknown name and :class:`NotRunHere` for one that cannot run on this machine.
     """
@@ -53,7 +53,7 @@ def target(compiler: Backend, name: str) -> TargetStatus:
         native = [status for status in statuses if status.runs and native_here(status)]
         if not native:
             raise NotRunHere("choosing a target: none runs natively on this machine; name one with --target")
-        return native[0]
+        return max(native, key=_preference)  # the first of equals
     for status in statuses:
         if name in (status.name, status.isa):
             if not status.runs:
@@ -65,6 +65,11 @@ def target(compiler: Backend, name: str) -> TargetStatus:
 def native_here(status: TargetStatus) -> bool:
     """Whether the target's code runs on this CPU itself."""
     return status.executor.startswith(("in-process", "runner", "torch"))
+
+
+def _preference(status: TargetStatus) -> tuple[bool, int]:
+    """Targets that are checked by default before special CPU models, then by width."""
+    return bool(status.facts.get("quick", True)), int(status.facts.get("vector_bits", 0))
 
 
 def check_quant(compiler: Backend, quant: str, kind: str = "quant") -> None:
