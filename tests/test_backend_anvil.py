@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from assay import backends
 from assay.backends.anvil import BACKEND
 from assay.backends.protocol import Program, Unsupported
 
@@ -64,3 +65,10 @@ class Bessel(torch.nn.Module):
 def test_an_op_without_lowering_is_unsupported_by_name():
     with pytest.raises(Unsupported, match="bessel_j0"):
         BACKEND.compile(Program("bessel", Bessel(), (torch.ones(4),), ({0: "N"},)), "x86_64-avx2")
+
+
+def test_an_unknown_compiler_is_refused_with_those_that_can_be_loaded() -> None:
+    for name in backends.names():
+        assert backends.load(name).targets()
+    with pytest.raises(ValueError, match="torch_compile.*anvil.*torch_eager"):
+        backends.load("torch_compile")

@@ -116,7 +116,7 @@ def test_tokens_passes_for_pytorch_itself_and_shows_each_prompt() -> None:
 
 
 def test_tokens_fails_with_code_1_and_a_triage_when_a_model_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    from assay.backends.torch_model import TorchModel
+    from assay.backends._torch_model import TorchModel
 
     honest = TorchModel.decode
     monkeypatch.setattr(TorchModel, "decode", lambda self, token: (honest(self, token) + 1) % 256)

@@ -11,7 +11,7 @@ from known_ceiling import known_ceiling
 from sample_records import result, run_row
 from typer.testing import CliRunner
 
-from assay.backends.torch_model import TorchModel
+from assay.backends._torch_model import TorchModel
 from assay.cli import app, subtests, validation
 from assay.measure import model_speed
 from assay.record import Writer

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from assay.backends.torch_model import TorchModel
+from assay.backends._torch_model import TorchModel
 from assay.errors import UsageError
 from assay.tokens import judge, layers, registry
 from assay.tokens.stage import TokenStage

@@ -9,8 +9,8 @@ from assay.backends.protocol import Backend
 
 
 def names() -> list[str]:
-    """Adapters in this package."""
-    return sorted(m.name for m in pkgutil.iter_modules(__path__) if m.name != "protocol")
+    """Adapters in this package; a module whose name begins with an underscore is a part of one."""
+    return sorted(m.name for m in pkgutil.iter_modules(__path__) if m.name != "protocol" and m.name[0] != "_")
 
 
 def load(name: str) -> Backend:

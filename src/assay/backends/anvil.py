@@ -15,7 +15,7 @@ from anvil.graph.program import GraphProgram
 from anvil.runtime import open_executor, status
 from anvil.runtime.executor import Executor
 from anvil.runtime.program import CompiledProgram
-from assay.backends.anvil_programs import PROGRAMS
+from assay.backends._anvil_programs import PROGRAMS
 from assay.backends.protocol import (
     Claim,
     Compiled,

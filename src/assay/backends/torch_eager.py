@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import torch
 
 from assay.backends.protocol import Claim, Program, TargetStatus, Unsupported
-from assay.backends.torch_model import TorchModel
+from assay.backends._torch_model import TorchModel
 
 
 @dataclass(frozen=True)
