@@ -70,5 +70,5 @@ def test_an_op_without_lowering_is_unsupported_by_name():
 def test_an_unknown_compiler_is_refused_with_those_that_can_be_loaded() -> None:
     for name in backends.names():
         assert backends.load(name).targets()
-    with pytest.raises(ValueError, match="torch_compile.*anvil.*torch_eager"):
+    with pytest.raises(ValueError, match=r"torch_compile.*anvil.*torch_eager"):
         backends.load("torch_compile")

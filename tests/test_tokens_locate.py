@@ -12,8 +12,8 @@ import anvil
 from anvil import model_trace, models
 from anvil.graph.program import GraphProgram
 from anvil.graph.rewrite import calls, emit, finish
-from assay.backends.protocol import LanguageModel
 from assay.backends._torch_model import TorchModel
+from assay.backends.protocol import LanguageModel
 from assay.tokens import registry
 from assay.tokens.locate import Place, locate
 from assay.tokens.stage import TokenStage

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from assay.backends.protocol import Claim, Program, TargetStatus, Unsupported
 from assay.backends._torch_model import TorchModel
+from assay.backends.protocol import Claim, Program, TargetStatus, Unsupported
 
 
 @dataclass(frozen=True)
