@@ -317,6 +317,11 @@ class Ref:
         else:
             vector.maskedstore(self.ssa, place, mask.ssa, value.ssa)
 
+    def prefetch(self, *at: Val | int) -> None:
+        """Ask for the cache line of an element that is read soon. A hint: it changes nothing but time, and may point
+        anywhere."""
+        memref_dialect.prefetch(self.ssa, [index(i).ssa for i in at], False, 3, True)
+
     def at(self, *offsets: Val | int, rank: int) -> Ref:
         """The part of this memref from ``offsets`` on, its address computed once; the last ``rank`` axes are kept.
 

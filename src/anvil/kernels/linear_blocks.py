@@ -34,6 +34,7 @@ from anvil.kernels.dsl import (
     lesser,
     magnitude,
     ne,
+    select,
     splat,
     tree,
 )
@@ -45,6 +46,7 @@ from anvil.targets.base import Target
 
 _STREAMS = 2  # panels a matrix-vector product reads at a time
 _DEPTH = 64  # inputs of x and of a panel on the stack at a time
+_LINE = 64  # bytes of a cache line
 _ROWS = 24  # about as many rows of x on the stack at a time
 
 
@@ -61,6 +63,12 @@ class Weights:
         """The places of one group, one per vector of a panel."""
         where = range(self.panel.vectors)
         return [At(self.format, self.blob, self.panel, self.target, which, group, vector) for vector in where]
+
+    def prefetch(self, which: Val, group: Val) -> None:
+        """Ask for as much of a panel as a group takes, at about its place."""
+        ask_for(
+            self.blob, which, group, self.format.block_bytes(self.panel.width) * self.format.group // self.format.block
+        )
 
     def expand(self, which: Val, group: Val, tile: Tile, row: Val) -> None:
         """Write the values of one group to the rows of ``tile`` from ``row``, and the scale, if there is one."""
@@ -140,6 +148,21 @@ def blob_argument(format_: BlockFormat, panel: Panel) -> Argument:
     return memref("w", "in", "i8", 2, layout=format_.layout(panel))
 
 
+def ask_for(blob: Ref, panel: Val, part: Val, size: int) -> None:
+    """Prefetch part number ``part`` of a panel that is cut into parts of ``size`` bytes."""
+    for line in range(0, size, _LINE):
+        blob.prefetch(panel, part * size + line)
+
+
+def next_panel(panel: Val, streams: int, end: Val) -> Val:
+    """The panel that follows ``panel`` in its stream; itself, if there is none.
+
+    A stream jumps over the panels of the others, and a panel is short: hardware that looks ahead by addresses is wrong
+    at its end. So a stream asks for the next panel while it reads one, which the caches hold as long.
+    """
+    return select(panel + streams < end, panel + streams, panel)
+
+
 def _one_moderate_row(x: Ref) -> Val:
     """Whether x has one row, and that no number that ``swift`` values might overflow with (NaN is none)."""
 
@@ -160,7 +183,10 @@ def _matrix_vector(o: _Operands, tid: Val, nthreads: Val) -> None:
 
     def stream(start: Val, count: int) -> None:
         panels = [start + offset for offset in range(count)]
+        ahead = [next_panel(panel, count, end) for panel in panels]
         with for_(0, whole, carry=[o.out.start(panel) for panel in panels]) as loop:
+            for panel in ahead:
+                o.w.prefetch(panel, loop.index)
             loop.next(_one_group(o, panels, loop.index, loop.carry))
         last = choose(
             ne(rest, 0),

@@ -22,7 +22,7 @@ from anvil.kernels.dots import Dot, dot_of, rows_of, starts
 from anvil.kernels.dsl import Ref, Val, cast, eq, fma, greater, index, lesser, splat
 from anvil.kernels.dsl import stack as on_stack
 from anvil.kernels.flow import for_, if_, if_else, in_pieces, my_range, unrolled
-from anvil.kernels.linear_blocks import blob_argument
+from anvil.kernels.linear_blocks import ask_for, blob_argument, next_panel
 from anvil.kernels.panel import Panel, panel_of
 from anvil.kernels.panel_output import Output
 from anvil.targets.base import Target
@@ -108,8 +108,11 @@ def build_for(target: Target, format_: BlockFormat, has_bias: bool = False) -> K
 def _matrix_vector(o: _Operands, tid: Val, nthreads: Val) -> None:
     def stream(start: Val, count: int) -> None:
         panels = [start + offset for offset in range(count)]
+        ahead = [next_panel(panel, count, end) for panel in panels]
 
         def step(base: Val, offset: int, sums: Sums) -> Sums:
+            for panel in ahead:
+                ask_for(o.blob, panel, base + offset, o.panel.width * o.dot.inputs)
             x = _spread(o, [index(0)] * o.dot.rows, base + offset)
             return [
                 [o.dot.add(own, weights, x) for own, weights in zip(mine, o.weights(panel, base + offset), strict=True)]
