@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from assay.pytest_plugin import bench, selection
-from assay.tokens.check import ModelCheck, model_checks
+from assay.tokens.check import Case, ModelCheck, model_checks
 from assay.tokens.registry import models
 
 
@@ -14,13 +14,18 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     statuses, chosen = bench(metafunc.config).statuses, selection(metafunc.config)
     cases = list(model_checks(models(), statuses, chosen))
-    metafunc.parametrize("check", cases, ids=[ModelCheck(*case[:2], "", case[2]).id for case in cases], indirect=True)
+    if metafunc.function is test_residual_stream:
+        cases = [case for case in cases if case[3].positions != 0]
+    metafunc.parametrize("check", cases, ids=[model_check(metafunc.config, case).id for case in cases], indirect=True)
 
 
 @pytest.fixture
 def check(request: pytest.FixtureRequest) -> ModelCheck:
-    spec, status, quant = request.param
-    return ModelCheck(spec, status, request.config.getoption("--backend"), quant, nodeid=request.node.nodeid)
+    return model_check(request.config, request.param, request.node.nodeid)
+
+
+def model_check(config: pytest.Config, case: Case, nodeid: str = "") -> ModelCheck:
+    return ModelCheck(case[0], case[1], str(config.getoption("--backend")), *case[2:], nodeid=nodeid)
 
 
 def test_tokenizer(check: ModelCheck) -> None:

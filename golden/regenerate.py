@@ -67,7 +67,7 @@ def moved(target: Path, new: Golden) -> list[str]:
         return [str(error)]
 
 
-def main() -> int:
+def main(command: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Write the stored goldens from PyTorch, or check them.")
     parser.add_argument("--model", action="append", choices=sorted(models()), help="default: every model in e2e/")
     parser.add_argument("--quant", action="append", help="default: every mode that the model has a golden for")
@@ -76,7 +76,7 @@ def main() -> int:
     parser.add_argument("--drafted", action="store_true", help="let the compiled model propose the greedy ids")
     parser.add_argument("--threads", type=int, default=2, help="of the compiled model")
     parser.add_argument("--check", action="store_true", help="change nothing")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(command)
     try:
         changed = [
             regenerate(

@@ -6,8 +6,7 @@ import itertools
 import json
 import multiprocessing
 import os
-import subprocess
-import sys
+import runpy
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -233,36 +232,38 @@ def test_prompts_that_certify_too_little_or_do_not_fit_are_refused(tiny: ModelSp
         )
 
 
-def test_regenerate_check_reports_and_changes_nothing(tmp_path: Path, tiny: ModelSpec, stored: Golden) -> None:
+def test_regenerate_check_reports_and_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A project of one model with a golden that has one wrong number: exit code 1, a line that says where, no write."""
     (tmp_path / "e2e").mkdir()
     (tmp_path / "golden").mkdir()
-    code = (
+    model_file = (
         (ROOT / "e2e" / "llama_tiny.py")
         .read_text()
-        .replace("    prompts=(", "    new_tokens=4, certified_tokens=2, positions=0,\n    prompts=(")
+        .replace("    prompts=(", "    new_tokens=4, certified_tokens=2, positions=0, quant_prompts=1,\n    prompts=(")
     )
-    (tmp_path / "e2e" / "llama_tiny.py").write_text(code)
-    environment = {**os.environ, "ASSAY_ROOT": str(tmp_path)}
-    command = [sys.executable, str(ROOT / "golden" / "regenerate.py"), "--model", "llama-tiny"]
+    (tmp_path / "e2e" / "llama_tiny.py").write_text(model_file)
+    monkeypatch.setenv("ASSAY_ROOT", str(tmp_path))
+    command = runpy.run_path(str(ROOT / "golden" / "regenerate.py"))["main"]
 
-    def run(*options: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([*command, *options], env=environment, capture_output=True, text=True, check=False)
+    def run(*options: str) -> tuple[int, str]:
+        return command(["--model", "llama-tiny", "--quant", "w8", *options]), capsys.readouterr().out
 
-    assert run().returncode == 1  # nothing was stored
-    target = tmp_path / "golden" / "llama-tiny-fp32.safetensors"
+    assert run()[0] == 1  # nothing was stored
+    target = tmp_path / "golden" / "llama-tiny-w8.safetensors"
     golden = load_golden(target)
     margins = golden.prompts[0].margins * np.float32(1.5)
-    replace(golden, prompts=(replace(golden.prompts[0], margins=margins), *golden.prompts[1:])).save(target)
+    replace(golden, prompts=(replace(golden.prompts[0], margins=margins),)).save(target)
     before = target.read_bytes()
 
-    done = run("--check")
-    assert done.returncode == 1 and "worst p00.margins" in done.stdout
+    code, printed = run("--check")
+    assert code == 1 and "worst p00.margins" in printed
     assert target.read_bytes() == before
 
     golden.save(target)
-    done = run("--check")
-    assert done.returncode == 0 and "unchanged, 56 tensors" in done.stdout
+    code, printed = run("--check")
+    assert code == 0 and "unchanged, 7 tensors" in printed
 
 
 def test_synthetic_weights_depend_on_seed_and_name_alone() -> None:

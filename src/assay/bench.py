@@ -136,7 +136,12 @@ class Selection:
 
     def wants(self, cell: Cell) -> bool:
         """Whether the matrix has the cell, and leaves it to a run as thorough as this one or to who names its mode."""
-        return self.matrix.wanted(cell, thorough=self.thorough or bool(self.quants))
+        return self.matrix.wanted(cell, thorough=self.whole)
+
+    @property
+    def whole(self) -> bool:
+        """Whether nothing is left to a more thorough run: in such a run, and for who names a mode."""
+        return self.thorough or bool(self.quants)
 
     def targets(self, statuses: Mapping[str, TargetStatus]) -> list[str]:
         """Targets selected by name, by ISA (its quick ones, or all if it has none), or ``all``.

@@ -9,17 +9,16 @@ from typing import Any
 
 from assay import backends
 from assay.backends.protocol import LanguageModel, NotRunHere, TargetStatus
-from assay.bench import Selection
+from assay.bench import Selection, native
 from assay.compare import Mismatch
 from assay.matrix import Cell
 from assay.record.rows import CaseKey, Metric
 from assay.tokens.describe import layers_data, prompt_data
+from assay.tokens.extent import WHOLE, Extent, extent, widest
 from assay.tokens.spec import ModelSpec
-from assay.tokens.stage import PromptResult, TokenStage
+from assay.tokens.stage import TokenStage
 
-NATIVE = ("in-process", "runner", "torch")  # how an executor's description begins when nothing is emulated
-EMULATED_PROMPTS = 2
-EMULATED_POSITIONS = 16
+Case = tuple[ModelSpec, TargetStatus, str, Extent]
 
 
 @dataclass
@@ -30,7 +29,8 @@ class ModelCheck:
     status: TargetStatus
     backend: str
     quant: str = "fp32"
-    threads: int = 2
+    extent: Extent = WHOLE
+    threads: int = 1  # test processes fill the cores already, and any number gives the same bits
     nodeid: str = ""
     examples: int = 0
     headroom: float | None = None
@@ -46,7 +46,7 @@ class ModelCheck:
 
     @property
     def native(self) -> bool:
-        return self.status.executor.startswith(NATIVE)
+        return native(self.status)
 
     @property
     def stage(self) -> TokenStage:
@@ -63,20 +63,14 @@ class ModelCheck:
         self.artifact = str(model.facts().get("artifact", ""))
         return model
 
-    def results(self) -> Iterator[PromptResult]:
-        """Every prompt in full, or a few short ones where the target is emulated."""
-        if self.native:
-            return self.stage.prompts(self.model)
-        return self.stage.prompts(self.model, self.spec.emulated_tokens, only=range(EMULATED_PROMPTS))
-
     def tokens(self) -> None:
-        """Teacher-forced, free-running and distribution, over all prompts."""
+        """Teacher-forced, free-running and distribution, as far as the extent goes."""
         results = []
-        for result in self.results():
+        for result in self.stage.prompts(self.model, self.extent.new_tokens, self.stage.first(self.extent.prompts)):
             results.append(result)
             self._count(result.forced.headroom, result.forced.positions)
         self.notes["prompts"] = [prompt_data(result) for result in results]
-        corpus = list(self.stage.corpus(self.model)) if self.native else []
+        corpus = list(self.stage.corpus(self.model, self.extent.corpus))
         for piece in corpus:
             self._count(piece.headroom, piece.positions)
         distribution = self.stage.distribution(results, corpus)
@@ -90,7 +84,7 @@ class ModelCheck:
         faults += [f"corpus: {piece.fault}" for piece in corpus if not piece.ok]
         if not distribution.ok:
             faults.append(f"the distribution is not the golden's: {distribution}")
-        if self.native and (cost := self.stage.cost(self.model)):
+        if self.extent.corpus != 0 and (cost := self.stage.cost(self.model, self.extent.corpus)):
             self._measure("cost_kl_mean", cost.kl_mean, "nat")
             self._measure("cost_same_top1", cost.same_top1, "", "higher")
             if not cost.ok:
@@ -102,7 +96,7 @@ class ModelCheck:
 
     def residual_stream(self) -> None:
         """Error over bound after every layer, on one prompt."""
-        report = self.stage.layers(self.model, positions=None if self.native else EMULATED_POSITIONS)
+        report = self.stage.layers(self.model, positions=self.extent.positions)
         self._count(report.headroom, len(report.layers))
         self.notes["layers"] = layers_data(report)
         self._measure("growth", report.growth, "exponent", "none")
@@ -147,19 +141,22 @@ class ModelCheck:
 
 def model_checks(
     models: Mapping[str, ModelSpec], statuses: Mapping[str, TargetStatus], chosen: Selection
-) -> Iterator[tuple[ModelSpec, TargetStatus, str]]:
+) -> Iterator[Case]:
     """Every model in every mode it has a golden for, on every target, as far as selected.
 
-    Unless all is asked for, or the mode by name: lossy modes of small models only, where nothing is emulated. Streamed
-    models take minutes each, and are checked by ``assay tokens``.
+    Unless all is asked for, or the mode by name: lossy modes of small models only, where nothing is emulated, and
+    a sample of large models. Streamed models take minutes each, and are checked by ``assay tokens``.
     """
+    targets = chosen.targets(statuses)
+    wide = widest(statuses[target] for target in targets)
     for spec in (spec for spec in models.values() if not spec.streamed):
         for quant in (mode for mode in spec.quants if not chosen.quants or mode in chosen.quants):
-            for target in chosen.targets(statuses):
-                small = spec.emulated_tokens and statuses[target].executor.startswith(NATIVE)
-                usual = quant == "fp32" or small or chosen.thorough or quant in chosen.quants
+            for target in targets:
+                small = spec.emulated_tokens and native(statuses[target])
+                usual = quant == "fp32" or small or chosen.whole
                 if usual and chosen.wants(Cell("model", spec.name, "f32", quant, "", target)):
-                    yield spec, statuses[target], quant
+                    status = statuses[target]
+                    yield spec, status, quant, extent(spec, status, whole=chosen.whole, widest=target == wide)
 
 
 @lru_cache(maxsize=2)

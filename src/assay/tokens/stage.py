@@ -120,10 +120,13 @@ class TokenStage:
             if only is None or golden.index in only:
                 yield self._prompt(golden, model, new_tokens or self.spec.new_tokens)
 
-    def corpus(self, model: LanguageModel) -> Iterator[judge.TeacherForced]:
-        """Teacher-forced over every piece of the corpus in the golden."""
-        for golden in self.golden.corpus:
-            yield judge.teacher_forced(golden, model.logits(golden.ids.tolist()), self.quant)
+    def first(self, count: int | None) -> list[int]:
+        """Indices of the golden's first ``count`` prompts; None: of all."""
+        return [golden.index for golden in self.golden.prompts[:count]]
+
+    def corpus(self, model: LanguageModel, positions: int | None = None) -> Iterator[judge.TeacherForced]:
+        """Teacher-forced over the first ``positions`` of the corpus in the golden; None: over all."""
+        return self._forced(self.golden.corpus, model, positions)
 
     def cost(self, model: LanguageModel, positions: int | None = None) -> Distribution | None:
         """What the mode costs: the divergence from the fp32 golden over its first ``positions``; None for fp32.
@@ -140,12 +143,8 @@ class TokenStage:
             limits = replace(limits, kl_mean=np.inf, kl_p999=np.inf, same_top1=0.0)
         golden = load_golden(golden_path(self.spec))
         check_belongs(golden, self.spec, "fp32", weights_hash(self.path))
-        forced = []
-        for _, part in golden.parts():
-            part = part if positions is None else part.head(positions - sum(each.positions for each in forced))
-            if len(part.ids):
-                forced.append(judge.teacher_forced(part, model.logits(part.ids.tolist()), self.quant))
-        return Distribution.of(forced, limits)
+        parts = [part for _, part in golden.parts()]
+        return Distribution.of(list(self._forced(parts, model, positions)), limits)
 
     def locate(self, model: LanguageModel, result: PromptResult) -> str:
         """Where the model first goes wrong on a prompt that failed."""
@@ -173,6 +172,17 @@ class TokenStage:
     def distribution(self, results: Sequence[PromptResult], corpus: Sequence[judge.TeacherForced] = ()) -> Distribution:
         """Divergence from the golden of the same mode over the positions of all ``results`` and ``corpus``."""
         return Distribution.of([*(result.forced for result in results), *corpus], SAME[self.mode.stream])
+
+    def _forced(
+        self, parts: Sequence[PromptGolden], model: LanguageModel, positions: int | None
+    ) -> Iterator[judge.TeacherForced]:
+        """Teacher-forced over ``parts`` one after the other, ``positions`` in all."""
+        left = positions
+        for part in parts:
+            part = part if left is None else part.head(left)
+            if len(part.ids):
+                yield judge.teacher_forced(part, model.logits(part.ids.tolist()), self.quant)
+            left = left and left - len(part.ids)
 
     def _prompt(self, golden: PromptGolden, model: LanguageModel, new_tokens: int) -> PromptResult:
         ids = golden.ids[: golden.prompt_length + new_tokens]

@@ -1,0 +1,49 @@
+"""How much of a model's golden one test looks at: on emulated targets, and in the quick profile, less than the whole.
+
+What is left out is left out by number (prompts, tokens, positions), never by loosening a limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from assay.backends.protocol import TargetStatus
+from assay.bench import native
+from assay.tokens.spec import ModelSpec
+
+
+@dataclass(frozen=True)
+class Extent:
+    """Leading ``prompts`` of a golden, of each ``new_tokens`` greedy ones; leading ``corpus`` positions of the fixed
+    text; leading ``positions`` of a prompt along the residual stream. None: all there are; 0: that is not looked at."""
+
+    prompts: int | None = None
+    new_tokens: int | None = None
+    corpus: int | None = None
+    positions: int | None = None
+
+
+WHOLE = Extent()
+SAMPLE = Extent(prompts=2, corpus=256, positions=16)
+GLANCE = Extent(prompts=1, corpus=0, positions=0)
+
+
+def extent(spec: ModelSpec, status: TargetStatus, *, whole: bool, widest: bool) -> Extent:
+    """What a test of ``spec`` looks at on one target.
+
+    Emulated: two prompts, as far as the model says. Natively all of it, of a large model only where the ``whole`` was
+    asked for: else a sample on the target with the ``widest`` vectors, and a glance at the others, whose results are
+    the same to the bit wherever ops and layers are right.
+    """
+    if not native(status):
+        return Extent(prompts=2, new_tokens=spec.emulated_tokens, corpus=0, positions=16)
+    if whole or spec.emulated_tokens:
+        return WHOLE
+    return SAMPLE if widest else GLANCE
+
+
+def widest(statuses: Iterable[TargetStatus]) -> str:
+    """Name of the native target with the widest vectors, the first of several; empty when none is native."""
+    found = [status for status in statuses if native(status)]
+    return max(found, key=lambda status: status.facts.get("vector_bits", 0)).name if found else ""
