@@ -13,7 +13,7 @@ from sample_records import run_row
 from typer.testing import CliRunner
 
 from assay import coverage, ledger
-from assay.backends.protocol import Claim, Finding, Program, Unsupported
+from assay.backends.protocol import Claim, Finding, NotRunHere, Program, Unsupported
 from assay.backends.torch_eager import EagerBackend, EagerCompiled
 from assay.bench import Bench
 from assay.cli import app
@@ -57,6 +57,22 @@ class NoHalves(EagerBackend):
         if torch.int8 in types:
             raise Finding("SIGILL")
         return super().compile(program, target, quant=quant)
+
+
+@dataclass(frozen=True)
+class Broken(EagerCompiled):
+    """On an emulator that stops at f16."""
+
+    def run(self, *inputs: torch.Tensor, threads: int = 1) -> list[torch.Tensor]:
+        if torch.float16 in {tensor.dtype for tensor in inputs}:
+            raise NotRunHere("the emulator failed an assertion")
+        return super().run(*inputs)
+
+
+class BrokenBackend(EagerBackend):
+    def compile(self, program: Program, target: str, *, quant: str = "fp32", variant: str = "") -> EagerCompiled:
+        compiled = super().compile(program, target, quant=quant)
+        return Broken(compiled.module, compiled.artifact)
 
 
 def check(name: str, backend: EagerBackend | None = None, profile: str = "ci") -> OverloadCheck:
@@ -111,6 +127,14 @@ def test_types_that_cannot_be_compiled_or_crash_do_not_hide_the_others():
     assert status["f16"] == ("unsupported", "no f16 here")
     assert status["i8"][0] == "failed"
     assert {status[name][0] for name in ("f64", "f32", "bf16", "i64", "u8")} == {"ok"}
+
+
+def test_a_type_on_which_the_emulator_itself_fails_is_not_run_and_says_so():
+    here = check("aten.neg.default", BrokenBackend())
+    here.run()
+    status = {row["case"]["dtype"]: (row["status"], row["reason"]) for row in here.facts("ok", "")}
+    assert status.pop("f16") == ("not_run", "the emulator failed an assertion")
+    assert {found for found, _ in status.values()} == {"ok"}
 
 
 def test_an_overload_without_a_verdict_in_any_type_is_unsupported():

@@ -15,7 +15,7 @@ from metal_kernels import POKE
 
 from anvil import codegen, targets
 from anvil.codegen import backend
-from anvil.errors import InputError, KernelError
+from anvil.errors import EmulatorError, InputError, KernelError
 from anvil.runtime import elf, open_executor, status
 from anvil.runtime.address_space import PAGE, AddressSpace
 from anvil.runtime.channel import Channel, Died, Fault
@@ -95,6 +95,21 @@ def test_a_runner_killed_from_outside_is_an_error_and_another_is_started(runner:
         runner.read(address, 8)
     assert runner.read(runner.alloc(8), 8) == b"\xff" * 8
     assert runner.generation == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "kind"),
+    [
+        ("qemu-riscv64: ../../target/riscv/translate.c:213: f: Assertion `a != NULL' failed.", EmulatorError),
+        ("qemu: uncaught target signal 11 (Segmentation fault) - core dumped", KernelError),
+    ],
+)
+def test_an_emulator_that_fails_its_own_assertion_says_nothing_of_the_kernel(words: str, kind: type) -> None:
+    command = [sys.executable, "-c", f"import sys; sys.exit({words!r})"]
+    executor = RunnerExecutor(lambda: Channel(command), "qemu-riscv64 7.2.22", "riscv64")
+    with pytest.raises(KernelError) as caught:
+        executor.read(executor.alloc(8), 8)
+    assert type(caught.value) is kind
 
 
 def test_closing_twice_is_allowed_and_closing_ends_the_process(runner: RunnerExecutor) -> None:

@@ -48,3 +48,9 @@ class KernelError(AnvilError):
         super().__init__(message)
         self.signal = signal
         self.row = row
+
+
+class EmulatorError(KernelError):
+    """The emulator failed an assertion of its own. That says nothing of the kernel: it was not run."""
+
+    exit_code = 5

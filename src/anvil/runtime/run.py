@@ -152,5 +152,5 @@ def located(plan: Plan, error: KernelError, first: int) -> KernelError:
     if error.row is not None and first + error.row < len(plan.rows):
         row = plan.rows[first + error.row]
         message += f" kernel={row.kernel} node={row.node}" + (f" ({row.source})" if row.source else "")
-        return KernelError(f"{message}: {error}", signal=error.signal, row=first + error.row)
-    return KernelError(f"{message}: {error}", signal=error.signal)
+        return type(error)(f"{message}: {error}", signal=error.signal, row=first + error.row)
+    return type(error)(f"{message}: {error}", signal=error.signal)

@@ -7,6 +7,7 @@ example (allocate, write, run, read) is one round trip.
 
 from __future__ import annotations
 
+import re
 import signal
 import struct
 from collections.abc import Callable, Sequence
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from anvil.errors import InputError, KernelError
+from anvil.errors import EmulatorError, InputError, KernelError
 from anvil.runtime import elf
 from anvil.runtime.address_space import PAGE, AddressSpace, round_up
 from anvil.runtime.channel import Channel, Died, Fault
@@ -26,6 +27,8 @@ _REQUEST = struct.Struct("<5Q")
 _MAP, _UNMAP, _WRITE, _PROTECT, _READ, _RUN = range(1, 7)
 _KERNEL_SIGNAL, _NO_MEMORY = 1, 2
 _CODE_BOUNDARY = 1 << 16  # libraries are linked for pages of up to 64 KiB
+#: What qemu says when the fault is its own: a C assertion, one of its library's, a failure of its code generator.
+_EMULATOR_FAULT = re.compile(r"qemu-\w+: .*: Assertion .* failed|ERROR:.*assertion failed|tcg fatal error")
 _SMALL = 1 << 16  # bytes; larger data is sent from the caller's memory before write() returns
 
 
@@ -184,7 +187,8 @@ class RunnerExecutor:
 
     def _report(self, error: Fault | Died, program: np.ndarray | None) -> KernelError | MemoryError:
         if isinstance(error, Died):
-            return KernelError(f"running kernels on {self.description}: the process was lost: {error}")
+            kind = EmulatorError if _EMULATOR_FAULT.search(str(error)) else KernelError
+            return kind(f"running kernels on {self.description}: the process was lost: {error}")
         if error.kind == _NO_MEMORY:
             return MemoryError(
                 f"allocating {error.address} bytes on {self.description}: no memory, or the address is taken"

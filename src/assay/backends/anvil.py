@@ -59,9 +59,12 @@ class AnvilProgram:
         self.edges = self.compiled.edges
 
     def run(self, *inputs: torch.Tensor, threads: int = 1) -> list[torch.Tensor]:
-        """Raises :class:`Finding` naming the signal, the row's kernel and the graph node."""
+        """Raises :class:`Finding` naming the signal, the row's kernel and the graph node; :class:`NotRunHere` if the
+        emulator itself failed."""
         try:
             return self.compiled(*inputs, threads=threads, timeout=TIMEOUT)
+        except errors.EmulatorError as error:
+            raise NotRunHere(str(error)) from error
         except errors.KernelError as error:
             raise Finding(str(error)) from error
 

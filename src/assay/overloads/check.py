@@ -97,7 +97,7 @@ class OverloadCheck:
         """All calls as one program; if that cannot be compiled or crashes, each type as its own."""
         try:
             self._judge(self._compile(calls), calls)
-        except (Unsupported, Finding) as error:
+        except (Unsupported, NotRunHere, Finding) as error:
             types = list(dict.fromkeys(call.dtype for call in calls))
             if len(calls) == 1:
                 self._give_up(calls[0], error)
@@ -120,8 +120,8 @@ class OverloadCheck:
 
     def _give_up(self, call: Call, error: Exception) -> None:
         title = "" if call.form is self.overload.forms[0] else f"{call.form.title}: "
-        if isinstance(error, Unsupported):
-            self.cells[call.dtype].end("unsupported", f"{title}{error}")
+        if isinstance(error, (Unsupported, NotRunHere)):
+            self.cells[call.dtype].end(_status(error), f"{title}{error}")
         else:
             self.cells[call.dtype].end("failed", f"{self._name(call)}: {title}{error}\n  replay   {self._replay()}")
 
@@ -214,8 +214,11 @@ class OverloadCheck:
             by_status.setdefault(cell.status, []).append(cell.reason)
         if "failed" in by_status:
             raise Mismatch("\n".join(by_status["failed"]))
-        if "ok" not in by_status:
-            raise Unsupported(next(iter(by_status.get("unsupported", [""]))))
+        if "ok" in by_status:
+            return
+        for kind in (Unsupported, NotRunHere):
+            for reason in by_status.get(_status(kind()), [])[:1]:
+                raise kind(reason)
 
     def facts(self, status: str, reason: str) -> list[dict[str, Any]]:
         """One row's facts per element type; types that came to no verdict have ``status`` and ``reason``."""
@@ -243,6 +246,10 @@ class OverloadCheck:
                 }
             )
         return found
+
+
+def _status(error: Unsupported | NotRunHere) -> str:
+    return "unsupported" if isinstance(error, Unsupported) else "not_run"
 
 
 def _array(tensor: torch.Tensor) -> np.ndarray:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from math import inf, nan
 
-from anvil.kernels.dsl import Val, cast, const, eq, fma, magnitude, ne, select
+from anvil.kernels.dsl import Val, const, eq, fma, magnitude, ne, select
 from anvil.kernels.mathlib.double_exponential import exp_sum
 from anvil.kernels.mathlib.double_logarithm import split
 from anvil.kernels.mathlib.polynomial import horner
+from anvil.kernels.mathlib.rounding import roundeven
 
 # (log(1+f) - 2s - 2s^3/3) / s^5 in powers of s^2 with s = f / (2+f)
 _LOG = (
@@ -75,13 +76,13 @@ def pow(x: Val, y: Val) -> Val:
 
 
 def _whole(y: Val) -> tuple[Val, Val]:
-    """Whether y is a whole number, and an odd one. From 2^53 on all are even."""
-    size = magnitude(y)
-    small = size < 2.0**53
-    number = cast(select(small, y, const(0.0, y.type)), "i64")
-    return (eq(cast(number, "f64"), y) & small) | (size >= 2.0**53), small & ne(number & 1, 0) & eq(
-        cast(number, "f64"), y
-    )
+    """Whether y is a whole number, and an odd one: whole, and its half is not. From 2^53 on all are even.
+
+    Without conversion to an integer, which not every vector unit has for f64.
+    """
+    whole = eq(roundeven(y), y)
+    half = y * 0.5
+    return whole, whole & ne(roundeven(half), half)
 
 
 DOUBLE = {"powf": pow}
