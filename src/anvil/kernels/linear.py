@@ -21,42 +21,24 @@ from dataclasses import dataclass
 
 from anvil.kernels.base import Kernel
 from anvil.kernels.define import define, memref
-from anvil.kernels.dsl import (
-    LANES,
-    Ref,
-    Val,
-    ceil_div,
-    const,
-    eq,
-    first_lanes,
-    fma,
-    greater,
-    index,
-    lesser,
-    splat,
-    stack,
-)
+from anvil.kernels.dsl import LANES, Ref, Val, ceil_div, eq, fma, greater, index, lesser, splat, stack
 from anvil.kernels.flow import choose, each_vector, for_, if_, if_else, in_pieces, my_range, unrolled
-from anvil.kernels.panel import Panel, panel_of
+from anvil.kernels.panel import panel_of
+from anvil.kernels.panel_output import Output, Vectors
 from anvil.targets.base import Target
 
-_BLOCK_K = 256  # columns of x copied to the stack at a time, at most
+_BLOCK_K = 288  # columns of x copied to the stack at a time, at most
+_ROWS = 24  # rows of x on the stack at a time, at most, if a tile is not larger: weights pass by once for all of them
 _GROUP = 512 << 10  # bytes of weights of one k-block that stay in the second-level cache while rows of x pass by
 _UNROLL = 4  # steps of k in one turn of a loop, at most
 _VALUES = 32  # elements of x that one turn of a loop may hold
-_STACK = 16 << 10  # bytes of stack a kernel may use
-Accumulators = list[list[Val]]  # [row][vector]
 
 
 @dataclass(frozen=True)
 class _Operands:
     x: Ref
     w: Ref
-    bias: Ref | None
-    y: Ref
-    panel: Panel
-    edge: Ref  # a tile on the stack, for the outputs of a last panel that y has only a part of
-    outputs: Val
+    out: Output
 
 
 @functools.cache
@@ -65,10 +47,9 @@ def build(target: Target, has_bias: bool = False) -> Kernel:
     tile_rows = target.gemm_tile[0]
 
     def product(x: Ref, w: Ref, bias: Ref | None, y: Ref, tid: Val, nthreads: Val) -> None:
-        edge = stack("f32", tile_rows, panel.width)
-        block_rows = (_STACK // 4 - tile_rows * panel.width) // _BLOCK_K // tile_rows * tile_rows
+        block_rows = max(_ROWS // tile_rows, 1) * tile_rows
         block = stack("f32", block_rows, _BLOCK_K)
-        operands = _Operands(x, w, bias, y, panel, edge, y.dim(1))
+        operands = _Operands(x, w, Output(y, bias, panel, stack("f32", tile_rows, panel.width)))
         with if_else(eq(x.dim(0), 1)) as (vector, matrix):
             with vector:
                 _matrix_vector(operands, tid, nthreads)
@@ -91,18 +72,19 @@ def build(target: Target, has_bias: bool = False) -> Kernel:
 def _matrix_vector(o: _Operands, tid: Val, nthreads: Val) -> None:
     with for_(*my_range(o.w.dim(0), tid, nthreads)) as panel:
 
-        def step(k: Val, offset: int, chain: list[Val], panel: Val = panel.index) -> list[Val]:
-            value = splat(o.x.at(0, k, rank=1).load(offset), o.panel.lanes)
-            return _multiply_add(value, o.panel.load(o.w.at(panel, k, rank=2), offset), chain)
+        def step(k: Val, offset: int, chain: Vectors, panel: Val = panel.index) -> Vectors:
+            value = splat(o.x.at(0, k, rank=1).load(offset), o.out.panel.lanes)
+            return _multiply_add(value, o.out.panel.load(o.w.at(panel, k, rank=2), offset), chain)
 
-        _store(o, [unrolled(o.x.dim(1), _UNROLL, _start(o, panel.index), step)], index(0), panel.index)
+        sums = unrolled(o.x.dim(1), _UNROLL, o.out.start(panel.index), step)
+        o.out.store([sums], index(0), panel.index)
 
 
 def _matrix_matrix(o: _Operands, block: Ref, block_rows: int, tile_rows: int, tid: Val, nthreads: Val) -> None:
     across = lesser(nthreads, greater(o.w.dim(0), index(1)))
     down = nthreads // across
     step = _balanced(o.x.dim(1), _BLOCK_K)
-    most = _GROUP // (4 * _BLOCK_K * o.panel.width)
+    most = _GROUP // (4 * _BLOCK_K * o.out.panel.width)
     with if_(tid < across * down):
         first_panel, last_panel = my_range(o.w.dim(0), tid % across, across)
         first_row, last_row = my_range(o.x.dim(0), tid // across, down)
@@ -119,16 +101,17 @@ def _matrix_matrix(o: _Operands, block: Ref, block_rows: int, tile_rows: int, ti
 
                 def tile(line: Val, rows: int, panel: Val = panel.index) -> None:
                     place = [m.index + line + row for row in range(rows)]
-                    start = [_start(o, panel)] * rows
-                    so_far = choose(eq(k.index, 0), lambda: start, lambda: _load(o, place, panel, start), start)
+                    start = [o.out.start(panel)] * rows
+                    so_far = choose(eq(k.index, 0), lambda: start, lambda: o.out.load(place, panel), start)
 
-                    def step(base: Val, offset: int, chains: Accumulators) -> Accumulators:
-                        weights = o.panel.load(o.w.at(panel, k.index + base, rank=2), offset)
+                    def step(base: Val, offset: int, chains: list[Vectors]) -> list[Vectors]:
+                        weights = o.out.panel.load(o.w.at(panel, k.index + base, rank=2), offset)
                         x = block.at(line, base, rank=2)
-                        values = [splat(x.load(row, offset), o.panel.lanes) for row in range(rows)]
+                        values = [splat(x.load(row, offset), o.out.panel.lanes) for row in range(rows)]
                         return [_multiply_add(value, weights, c) for value, c in zip(values, chains, strict=True)]
 
-                    _store(o, unrolled(depth, min(_UNROLL, _VALUES // rows), so_far, step), place[0], panel)
+                    sums = unrolled(depth, min(_UNROLL, _VALUES // rows), so_far, step)
+                    o.out.store(sums, place[0], panel)
 
                 in_pieces(0, count, tile_rows, tile)
 
@@ -139,18 +122,8 @@ def _balanced(count: Val, most: int) -> Val:
     return greater(ceil_div(count, parts), index(1))
 
 
-def _multiply_add(value: Val, weights: list[Val], chain: list[Val]) -> list[Val]:
+def _multiply_add(value: Val, weights: Vectors, chain: Vectors) -> Vectors:
     return [fma(value, weight, partial) for weight, partial in zip(weights, chain, strict=True)]
-
-
-def _start(o: _Operands, panel: Val) -> list[Val]:
-    """What the chains of one panel start from."""
-    vectors = range(o.panel.vectors)
-    if o.bias is None:
-        return [const(0.0, "f32", lanes=o.panel.lanes) for _ in vectors]
-    columns = [panel * o.panel.width + vector * o.panel.lanes for vector in vectors]
-    masks = [first_lanes(o.outputs - column, o.panel.lanes) for column in columns]
-    return [o.bias.load(c, lanes=o.panel.lanes, mask=mask) for c, mask in zip(columns, masks, strict=True)]
 
 
 def _copy_block(x: Ref, block: Ref, row: Val, rows: Val, column: Val, columns: Val) -> None:
@@ -160,34 +133,3 @@ def _copy_block(x: Ref, block: Ref, row: Val, rows: Val, column: Val, columns: V
             block.store(x.load(row + line.index, column + place, lanes=LANES, mask=mask), line.index, place, mask=mask)
 
         each_vector(0, columns, move)
-
-
-def _load(o: _Operands, rows: list[Val], panel: Val, like: Accumulators) -> Accumulators:
-    """y at ``rows`` and the columns of ``panel``; what lies beyond N is undefined."""
-    column = panel * o.panel.width
-
-    def partial() -> Accumulators:
-        with for_(0, index(len(rows))) as row, for_(0, o.outputs - column) as j:
-            o.edge.store(o.y.load(rows[0] + row.index, column + j.index), row.index, j.index)
-        return [o.panel.load(o.edge, row) for row in range(len(rows))]
-
-    def whole() -> Accumulators:
-        offsets = [column + vector * o.panel.lanes for vector in range(o.panel.vectors)]
-        return [[o.y.load(row, offset, lanes=o.panel.lanes) for offset in offsets] for row in rows]
-
-    return choose(column + o.panel.width <= o.outputs, whole, partial, like)
-
-
-def _store(o: _Operands, values: Accumulators, first_row: Val, panel: Val) -> None:
-    """Write rows of accumulators to y from ``first_row``, at the columns of ``panel`` that y has."""
-    column = panel * o.panel.width
-    places = [(row, vector) for row in range(len(values)) for vector in range(o.panel.vectors)]
-    with if_else(column + o.panel.width <= o.outputs) as (whole, partial):
-        with whole:
-            for row, vector in places:
-                o.y.store(values[row][vector], first_row + row, column + vector * o.panel.lanes)
-        with partial:
-            for row, vector in places:
-                o.edge.store(values[row][vector], row, vector * o.panel.lanes)
-            with for_(0, index(len(values))) as row, for_(0, o.outputs - column) as j:
-                o.y.store(o.edge.load(row.index, j.index), first_row + row.index, column + j.index)
