@@ -191,3 +191,15 @@ def test_a_weight_that_is_not_finite_is_named() -> None:
     loaded.weights.originals[name] = Original.of(broken)
     with pytest.raises(WeightsError, match=rf"weight={name} holds 1 values that are NaN.*first at \[3, 4\]"):
         anvil.compile(loaded)
+
+
+def test_weights_lie_in_private_memory() -> None:
+    """Shared memory gets small pages, whatever one asks for, and page walks cost a sixth of the speed."""
+    data = packed.anonymous(4 << 20)
+    address = data.ctypes.data
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        first, last = (int(place, 16) for place in line.split()[0].split("-"))
+        if first <= address < last:
+            assert line.split()[1] == "rw-p"
+            return
+    pytest.fail(f"no mapping holds {address:#x}")

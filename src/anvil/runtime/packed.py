@@ -60,7 +60,7 @@ def fits_in_memory(nbytes: int) -> bool:
 
 def anonymous(nbytes: int) -> np.ndarray:
     """Fresh memory on huge pages: a token reads every weight once, and page walks would take a third of that time."""
-    block = mmap.mmap(-1, nbytes + _HUGE)
+    block = mmap.mmap(-1, nbytes + _HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # shared memory gets small pages
     start = -np.frombuffer(block, np.uint8).ctypes.data % _HUGE
     if nbytes >= _HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
         block.madvise(mmap.MADV_HUGEPAGE)

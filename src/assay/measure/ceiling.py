@@ -63,7 +63,7 @@ class Probes:
         self._threads, self._size = threads, size - size % (ALIGN * threads)
         self._libraries = [_library(width) for width in _widths()]
         self._read = self._fma = 0.0
-        self._memory = mmap.mmap(-1, self._size)
+        self._memory = mmap.mmap(-1, self._size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # shared: small pages
         if hasattr(mmap, "MADV_HUGEPAGE"):
             self._memory.madvise(mmap.MADV_HUGEPAGE)
         share = self._size // threads
