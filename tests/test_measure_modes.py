@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -11,10 +10,9 @@ from typer.testing import CliRunner
 
 from assay import cli
 from assay.cli import bench
-from assay.errors import UsageError
-from assay.measure import mode_speed
+from assay.measure import mode_speed, peer
 from assay.measure.ceiling import Ceiling
-from assay.measure.mode_speed import LlamaCpp, ModeSpeed, decode, decode_speed
+from assay.measure.mode_speed import ModeSpeed, decode, decode_speed
 from assay.measure.timing import Timing
 from assay.tokens.session import speed_of
 
@@ -100,7 +98,32 @@ def test_a_mode_below_the_least_share_fails_with_code_1(monkeypatch: pytest.Monk
     assert "share below --least 40%: fp32" in done.output
 
 
-def test_llama_cpp_is_asked_for_only_where_it_is_installed() -> None:
-    if not LlamaCpp.available():
-        with pytest.raises(UsageError, match="pip install llama-cpp-python"):
-            LlamaCpp(Path("model.gguf"), 1, 64)
+def test_without_llama_cpp_the_benchmark_says_so_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peer, "installed", lambda: False)
+    monkeypatch.setattr(bench, "decode_speed", lambda model, quant, *_: row(quant, 20.0))
+    arguments = ["bench", "quant", "--model", "llama-tiny", "--quant", "w8", "--llama-cpp"]
+    done = CliRunner().invoke(cli.app, arguments)
+    assert done.exit_code == 0
+    assert "llama.cpp is not timed: llama-cpp-python is not installed" in done.output
+    assert "50%" in done.output
+
+
+class Peer:
+    """An engine that takes 40 ms for a burst."""
+
+    def burst(self, prompt) -> float:
+        return 0.04
+
+
+def test_beside_llama_cpp_counts_the_same_tokens_of_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(0.02 * tick for tick in range(10**6))  # 20 ms between two looks at the clock
+    monkeypatch.setattr(peer.time, "perf_counter", lambda: next(clock))
+    model = Counting()
+    found = peer.beside(Peer(), model, [1, 2, 3])
+    assert (round(found.ours_ms, 6), round(found.peer_ms, 6)) == (20 / peer.BURST, 40 / peer.BURST)
+    assert found.comparison.ratio == pytest.approx(0.5)
+    assert model.calls[: peer.BURST + 2] == ["reset", "prefill 3", *["decode"] * peer.BURST]
+    console = Console(width=160)
+    with console.capture() as shown:
+        console.print(bench.table([row("q4_1", 20.0)], {"q4_1": found}))
+    assert "5.00" in shown.get() and "0.50 (0.50 to 0.50)" in shown.get()

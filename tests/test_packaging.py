@@ -29,7 +29,9 @@ def canonical(name: str) -> str:
 
 
 def direct_requirements() -> list[str]:
-    groups = [PROJECT["project"]["dependencies"], *PROJECT["project"]["optional-dependencies"].values()]
+    """Of the project and its tools; the extra ``llama`` is a peer to time, built only where it is asked for."""
+    extras = [group for name, group in PROJECT["project"]["optional-dependencies"].items() if name != "llama"]
+    groups = [PROJECT["project"]["dependencies"], *extras]
     return [*(r for group in groups for r in group), *PROJECT["dependency-groups"]["models"]]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.progress import track
@@ -11,8 +11,10 @@ from rich.table import Table
 from assay.cli import common
 from assay.cli.common import AsJson, BackendName, Target, Threads, Weights, err, out, print_json
 from assay.errors import AssayError
-from assay.measure.mode_speed import LlamaCpp, ModeSpeed, beside, comparison_data, decode_speed
+from assay.measure import peer as peers
+from assay.measure.mode_speed import ModeSpeed, decode_speed
 from assay.measure.op_speed import op_speeds
+from assay.measure.peer import Beside, LlamaCpp
 from assay.tokens import registry
 from assay.tokens.source import resolve
 from assay.tokens.tokenizer import load_tokenizer
@@ -52,16 +54,18 @@ def quant(
         common.check_quant(compiler, name)
     path = resolve(spec, weights)
     prompt = load_tokenizer(path).encode(PROMPT)
-    peer = LlamaCpp(path, threads, spec.context) if llama_cpp else None
+    peer = LlamaCpp(path, threads, spec.context) if llama_cpp and peers.installed() else None
+    if llama_cpp and peer is None:
+        err.print(f"llama.cpp is not timed: {peers.PACKAGE} is not installed; run: pip install '.[llama]'")
 
-    found, pairs = [], {}
+    found, pairs = [], dict[str, Beside]()
     for name in track(names, "modes", console=err, transient=True, disable=not err.is_terminal):
         compiled = compiler.load_model(str(path), chosen.name, quant=name, threads=threads, context=spec.context)
         found.append(decode_speed(compiled, name, prompt, tokens, threads))
         if peer is not None:
-            pairs[name] = beside(peer, compiled, prompt)
+            pairs[name] = peers.beside(peer, compiled, prompt)
     if as_json:
-        print_json([row.to_dict() | _pair(pairs.get(row.quant)) for row in found])
+        print_json([row.to_dict() | ({"llama_cpp": pairs[row.quant].to_dict()} if pairs else {}) for row in found])
     else:
         out.print(table(found, pairs))
     slow = [row.quant for row in found if row.share < least]
@@ -69,11 +73,7 @@ def quant(
         raise TooSlow(f"timing modes of model={model}: share below --least {least:.0%}: {', '.join(slow)}")
 
 
-def _pair(comparison: Any) -> dict[str, Any]:
-    return {} if comparison is None else {"llama_cpp": comparison_data(comparison)}
-
-
-def table(found: list[ModeSpeed], pairs: dict[str, Any]) -> Table:
+def table(found: list[ModeSpeed], pairs: dict[str, Beside]) -> Table:
     """The speeds for a terminal."""
     shown = Table(box=None, header_style="bold")
     columns = [
@@ -83,7 +83,7 @@ def table(found: list[ModeSpeed], pairs: dict[str, Any]) -> Table:
         "tokens/s",
         "GB/s",
         "of ceiling",
-        *(["time / llama.cpp's"] if pairs else []),
+        *(["llama.cpp ms/token", "time / llama.cpp's"] if pairs else []),
     ]
     for number, column in enumerate(columns):
         shown.add_column(column, justify="right" if number else "left", no_wrap=True)
@@ -99,8 +99,8 @@ def table(found: list[ModeSpeed], pairs: dict[str, Any]) -> Table:
             speed.doubt or share,
         ]
         if row.quant in pairs:
-            pair = pairs[row.quant]
-            cells.append(f"{pair.ratio:.2f} ({pair.low:.2f} to {pair.high:.2f})")
+            pair, ratio = pairs[row.quant], pairs[row.quant].comparison
+            cells += [f"{pair.peer_ms:.2f}", f"{ratio.ratio:.2f} ({ratio.low:.2f} to {ratio.high:.2f})"]
         shown.add_row(*cells)
     return shown
 

@@ -6,22 +6,17 @@ ceiling says how far it is from that. Ceiling and model are measured turn by tur
 
 from __future__ import annotations
 
-import importlib.util
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 from assay.backends.protocol import LanguageModel
-from assay.errors import UsageError
-from assay.measure.ab import PAIRS, Comparison, compare, interleave
 from assay.measure.ceiling import Probes
 from assay.measure.timing import Timing
 from assay.tokens.session import Speed, speed_of
 
 ROUNDS = 3
-BURST = 8  # tokens of one timed run beside another engine
 
 
 @dataclass(frozen=True)
@@ -72,48 +67,3 @@ def decode(model: LanguageModel, prompt: Sequence[int], tokens: int) -> Timing:
         token = model.decode(token)
         arrivals.append(time.perf_counter())
     return Timing.of(len(prompt), start, arrivals)
-
-
-class LlamaCpp:
-    """llama.cpp on the same file, as the peer to beat. Needs ``pip install llama-cpp-python``."""
-
-    def __init__(self, path: Path, threads: int, context: int) -> None:
-        if not self.available():
-            raise UsageError("timing llama.cpp: the package is not installed; run: pip install llama-cpp-python")
-        from llama_cpp import Llama  # pyright: ignore[reportMissingImports]
-
-        self._llama = Llama(
-            str(path), n_threads=threads, n_threads_batch=threads, n_ctx=context, logits_all=False, verbose=False
-        )
-
-    @staticmethod
-    def available() -> bool:
-        return importlib.util.find_spec("llama_cpp") is not None
-
-    def burst(self, prompt: Sequence[int]) -> float:
-        """Seconds for ``BURST`` tokens after ``prompt``, which is not timed."""
-        self._llama.reset()
-        self._llama.eval(list(prompt))
-        start = time.perf_counter()
-        for _ in range(BURST):
-            self._llama.eval([self._llama.sample(temp=0.0, top_k=1)])
-        return time.perf_counter() - start
-
-
-def beside(peer: LlamaCpp, model: LanguageModel, prompt: Sequence[int]) -> Comparison:
-    """Our time over llama.cpp's for ``BURST`` tokens, interleaved in one session; below 1 is faster."""
-
-    def ours() -> float:
-        model.reset()
-        token = model.prefill(prompt)
-        start = time.perf_counter()
-        for _ in range(BURST):
-            token = model.decode(token)
-        return time.perf_counter() - start
-
-    return compare(interleave(lambda: peer.burst(prompt), ours, PAIRS))
-
-
-def comparison_data(found: Comparison) -> dict[str, float]:
-    """For JSON."""
-    return asdict(found)
