@@ -11,6 +11,7 @@ from assay.strategies.layouts import NAMES as LAYOUTS
 @pytest.mark.cases("layer", examples=60, everywhere=True)
 def test_within_bound(judge: Judge) -> None:
     judge.explore(judge.within_bound, values=judge.spec.values)
+    judge.probe()
 
 
 @pytest.mark.cases("layer", examples=24)

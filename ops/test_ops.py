@@ -11,6 +11,7 @@ from assay.strategies.layouts import NAMES as LAYOUTS
 @pytest.mark.cases("op", examples=80, everywhere=True)
 def test_within_bound(judge: Judge) -> None:
     judge.explore(judge.within_bound, values=judge.spec.values)
+    judge.probe()
 
 
 @pytest.mark.cases("op", examples=50, has="exact")

@@ -13,6 +13,7 @@ from faulty_compilers import ROOT
 
 from assay.record import Result, Run
 from assay.record.writer import read
+from assay.sharding import share
 from assay.spec import registry
 
 BACKEND = '''"""A compiler for these tests: what it does wrong is in the environment."""
@@ -186,6 +187,9 @@ def test_a_disk_that_fills_during_the_run_keeps_what_was_recorded(project: pytes
 
 
 def test_shards_add_up_to_exactly_the_whole(project: pytest.Pytester) -> None:
+    for name in ("rms_norm", "softmax"):
+        shutil.copy(ROOT / "ops" / f"{name}.py", project.path / "ops")
+
     def collected(*arguments: str) -> list[str]:
         done = run(project, "--collect-only", "-q", *arguments)
         return sorted(line for line in done.outlines if "::" in line)
@@ -193,6 +197,16 @@ def test_shards_add_up_to_exactly_the_whole(project: pytest.Pytester) -> None:
     parts = [collected("--shard", f"{i}/3") for i in (1, 2, 3)]
     assert all(parts)
     assert sorted(parts[0] + parts[1] + parts[2]) == collected()
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 7])
+def test_a_unit_is_never_divided_and_shards_are_about_equal(parts: int) -> None:
+    units = [name for name, size in zip("abcdefgh", (5, 1, 9, 2, 2, 7, 1, 3), strict=True) for _ in range(size)]
+    shards = [share(units, part, parts) for part in range(1, parts + 1)]
+    assert [sum(each) for each in zip(*shards, strict=True)] == [1] * len(units)
+    for unit in set(units):
+        assert sum(any(m for m, u in zip(shard, units, strict=True) if u == unit) for shard in shards) == 1
+    assert max(map(sum, shards)) - min(map(sum, shards)) <= max(units.count(unit) for unit in units)
 
 
 @pytest.mark.parametrize(

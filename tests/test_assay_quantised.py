@@ -105,6 +105,24 @@ def test_every_cell_has_a_row_and_a_reason() -> None:
     assert "meaningful cells ok" in matrix.summary(found)
 
 
+def test_the_matrix_is_counted_along_every_axis(tmp_path: Path) -> None:
+    def row(target: str, status, reason: str = "", **fields) -> LedgerRow:
+        return LedgerRow("op", "linear", target, "f32", "w8", "", status, 9, 0.1, "here", reason, **fields)
+
+    (tmp_path / "matrix.toml").write_text("at_least = 0.5\n[[where_it_runs]]\ntargets = ['*-zvfh']\nreason = 'gated'\n")
+    rules = matrix.load(tmp_path / "matrix.toml")
+    recorded = [row("a", "ok"), row("b", "failed", "wrong"), row("c-zvfh", "not_run", "old"), row("d-zvfh", "ok")]
+    found = matrix.complete(recorded, [], rules, {}, {})
+    gated = next(each for each in found if each.target == "c-zvfh")
+    assert not gated.meaningful and gated.reason == "gated: old"
+    assert next(each for each in found if each.target == "d-zvfh").meaningful
+    (mode,) = matrix.counts(found, "quant")
+    assert (mode.value, mode.total, mode.ok, mode.failed, mode.meaningless) == ("w8", 3, 2, 1, 1)
+    assert mode.share == 2 / 3 and rules.at_least == 0.5
+    assert [each.value for each in matrix.counts(found, "target")] == ["a", "b", "c-zvfh", "d-zvfh"]
+    assert matrix.reasons(found) == [(1, "failed", "wrong")]
+
+
 def test_what_a_golden_has_no_mode_for_is_ruled_out_by_the_matrix() -> None:
     """No spec is silently without a mode: either it has a golden for it, or the file says why it needs none."""
     for spec in registry(ROOT / "ops").values():

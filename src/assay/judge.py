@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
 
-from assay import compare, report
+from assay import agreement, compare, report
 from assay.backends.protocol import Finding, NotRunHere, Unsupported
 from assay.bench import Bench, Subject
 from assay.case import Case, Example, arrays, known_examples, materialise
@@ -22,7 +23,10 @@ from assay.strategies.values import INTEGERS, KNOWN, ZERO_MEAN
 
 @dataclass
 class Tally:
-    """What a check saw: examples run, the worst error/bound and where, the largest error in ulp, rounded results."""
+    """What a check saw: examples run, the worst error/bound and where, the largest error in ulp, rounded results.
+
+    ``notes``: what the record keeps of it beside its numbers, by name.
+    """
 
     examples: int = 0
     headroom: float = 0.0
@@ -30,6 +34,7 @@ class Tally:
     last: float = 0.0
     worst: Example | None = None
     rounded: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list[tuple[np.ndarray, np.ndarray]])
+    notes: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def note(self, example: Example, verdict: Verdict) -> None:
         self.last = verdict.headroom if np.isfinite(verdict.headroom) else 0.0
@@ -164,6 +169,27 @@ class Judge:
         if example.values in ZERO_MEAN and got.size >= compare.NMSE_ELEMENTS and verdict.nmse > allowed:
             size = f"NMSE {verdict.nmse:.2e}, allowed {allowed:.2e} (assay/compare.py)"
             raise Mismatch(report.text(self.case, example, "aggregate error", worst=size, **self._context(example)))
+
+    def probe(self) -> None:
+        """Run the inputs that are the same on every target, and keep the results for :mod:`assay.agreement`."""
+        if self.replayed is not None:
+            return
+        kept: list[tuple[list[torch.Tensor], np.ndarray]] = []
+
+        def run(example: Example) -> None:
+            inputs = self.inputs(example)
+            got = self.run(inputs, example)
+            self.require(self.verdict(got, inputs, example), example, inputs)
+            kept.append((inputs, got))
+
+        try:
+            for example in agreement.probes(self.spec):
+                self._once(run, example)
+        except Stop as stop:
+            raise stop.cause from None
+        given = (tensor for inputs, _ in kept for tensor in inputs)
+        fmt = self.spec.out or self.case.format
+        self.tally.notes[agreement.NOTE] = agreement.note(fmt, given, [got for _, got in kept])
 
     def collect_rounding(self, example: Example) -> None:
         """Keep the result and its golden for :meth:`require_unbiased`."""

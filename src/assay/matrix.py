@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import fnmatch
 import tomllib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
@@ -50,10 +51,16 @@ def _any(patterns: Sequence[str], value: str) -> bool:
 
 @dataclass(frozen=True)
 class Matrix:
-    """What the file says."""
+    """What the file says.
+
+    ``where_it_runs``: cells that count only on a machine that can run their target. ``at_least``: the share of the
+    cells that count which must be ok.
+    """
 
     meaningless: tuple[Rule, ...] = ()
     quick: tuple[Rule, ...] = field(default=())
+    where_it_runs: tuple[Rule, ...] = ()
+    at_least: float = 1.0
 
     def why_not(self, cell: Cell) -> str:
         """Why a cell means nothing; empty for a meaningful one."""
@@ -68,6 +75,7 @@ class Matrix:
 
 #: No rules: every cell is meaningful, and quick.
 EVERYTHING = Matrix(quick=(Rule({}),))
+_SECTIONS = ("meaningless", "quick", "where_it_runs")
 _FIELDS = {"names": "name", "quants": "quant", "variants": "variant", "targets": "target", "kinds": "kind"}
 
 
@@ -77,9 +85,12 @@ def load(path: Path) -> Matrix:
     if not path.is_file():
         return EVERYTHING
     data = tomllib.loads(path.read_text())
-    if unknown := data.keys() - {"meaningless", "quick"}:
-        raise ValueError(f"reading {path}: unknown sections {sorted(unknown)}, expected meaningless and quick")
-    return Matrix(*(tuple(_rule(path, entry) for entry in data.get(part, ())) for part in ("meaningless", "quick")))
+    if unknown := data.keys() - {"at_least", *_SECTIONS}:
+        raise ValueError(
+            f"reading {path}: unknown sections {sorted(unknown)}, expected at_least, {', '.join(_SECTIONS)}"
+        )
+    rules = {part: tuple(_rule(path, entry) for entry in data.get(part, ())) for part in _SECTIONS}
+    return Matrix(**rules, at_least=float(data.get("at_least", 1.0)))
 
 
 def _rule(path: Path, entry: Mapping[str, object]) -> Rule:
@@ -148,17 +159,61 @@ def complete(
             reason=reason,
             meaningful=not why,
         )
+    for key, row in found.items():
+        cell = Cell(row.kind, row.name, row.dtype, row.quant, row.variant, row.target)
+        rule = next((rule for rule in matrix.where_it_runs if rule.fits(cell)), None)
+        if rule is not None and row.status == "not_run":
+            found[key] = replace(row, meaningful=False, reason=f"{rule.reason}: {row.reason}")
     return sorted(found.values(), key=lambda r: (r.kind, r.name, r.target, r.dtype, r.quant, r.variant))
+
+
+@dataclass(frozen=True)
+class Count:
+    """How many cells of one value of an axis have which status; ``total`` are those that mean something."""
+
+    value: str
+    ok: int
+    failed: int
+    unsupported: int
+    not_run: int
+    meaningless: int
+
+    @classmethod
+    def of(cls, value: str, rows: Iterable[LedgerRow]) -> Count:
+        seen = Counter(row.status if row.meaningful else "meaningless" for row in rows)
+        return cls(value, *(seen[name] for name in ("ok", "failed", "unsupported", "not_run", "meaningless")))
+
+    @property
+    def total(self) -> int:
+        return self.ok + self.failed + self.unsupported + self.not_run
+
+    @property
+    def share(self) -> float:
+        """Of the cells that mean something, those that are ok."""
+        return self.ok / self.total if self.total else 1.0
+
+
+#: What the matrix is made of: fields of a ledger row.
+AXES = ("quant", "variant", "name", "target")
+
+
+def counts(rows: Sequence[LedgerRow], axis: str) -> list[Count]:
+    """The cells of each value of one of ``AXES``, sorted; cells without a variant count as ``-``."""
+    found: dict[str, list[LedgerRow]] = {}
+    for row in rows:
+        found.setdefault(getattr(row, axis) or "-", []).append(row)
+    return [Count.of(value, each) for value, each in sorted(found.items())]
+
+
+def reasons(rows: Iterable[LedgerRow]) -> list[tuple[int, str, str]]:
+    """(cells, status, reason) of all cells that mean something and are not ok, the most frequent first."""
+    seen = Counter((row.status, row.reason) for row in rows if row.meaningful and row.status != "ok")
+    return [(count, status, reason) for (status, reason), count in seen.most_common()]
 
 
 def summary(rows: Iterable[LedgerRow]) -> str:
     """``412 of 430 meaningful cells ok (95.8 %), 0 failed, 10 unsupported, 8 not_run; 2310 cells mean nothing``."""
-    rows = list(rows)
-    meaningful = [row for row in rows if row.meaningful]
-    counts = {
-        status: sum(row.status == status for row in meaningful) for status in ("ok", "failed", "unsupported", "not_run")
-    }
-    total = len(meaningful)
-    share = f" ({counts['ok'] / total:.1%})" if total else ""
-    others = ", ".join(f"{count} {status}" for status, count in counts.items() if status != "ok")
-    return f"{counts['ok']} of {total} meaningful cells ok{share}, {others}; {len(rows) - total} cells mean nothing"
+    all_ = Count.of("", rows)
+    share = f" ({all_.share:.1%})" if all_.total else ""
+    others = ", ".join(f"{getattr(all_, name)} {name}" for name in ("failed", "unsupported", "not_run"))
+    return f"{all_.ok} of {all_.total} meaningful cells ok{share}, {others}; {all_.meaningless} cells mean nothing"

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import torch
 
-from assay import backends, exceptions, matrix
+from assay import backends, exceptions, matrix, sharding
 from assay.backends.protocol import Finding, NotRunHere, Unsupported
 from assay.bench import Bench, Selection, quick
 from assay.case import Case, Example
@@ -204,10 +204,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Keep one shard, and drop tests that no case has a need for (pytest would show each as a skip)."""
     part, parts = shard(config)
     items[:] = [item for item in items if not (item.get_closest_marker("cases") and "[NOTSET]" in item.name)]
-    kept = [item for index, item in enumerate(items) if index % parts == part - 1]
+    mine = sharding.share([unit(item) for item in items], part, parts)
+    kept = [item for item, chosen in zip(items, mine, strict=True) if chosen]
     if len(kept) < len(items):
         config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
         items[:] = kept
+
+
+def unit(item: pytest.Item) -> str:
+    """Tests that belong into one shard: those of an op or layer, whose program is captured once for all its cases."""
+    params: dict[str, Any] = getattr(getattr(item, "callspec", None), "params", {})
+    if "judge" in params:
+        return params["judge"][0].spec.name
+    return params["overload"][0].name if "overload" in params else item.nodeid
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from assay.cli import (
+    agreement,
     bench,
     compare,
     compile,
@@ -38,6 +39,7 @@ app.command()(compare.compare)
 app.command()(trend.trend)
 app.command()(targets.targets)
 app.command()(ledger.ledger)
+app.command()(agreement.agreement)
 app.command()(coverage.coverage)
 app.command()(report.report)
 app.command()(index.index)

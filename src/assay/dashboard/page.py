@@ -11,7 +11,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
-from assay import ledger
+from assay import agreement, ledger
 from assay.dashboard import charts
 from assay.dashboard.grid import grid
 from assay.dashboard.speed import speeds
@@ -72,7 +72,7 @@ def render(rows: Sequence[Row]) -> str:
         lstrip_blocks=True,
     )
     environment.filters |= {"bytes": human_bytes, "sci": scientific, "number": "{:,}".format}
-    book = ledger.rows(rows)
+    book, compared = ledger.rows(rows), agreement.agreements(rows)
     return environment.get_template("page.html").render(
         grid=grid(book),
         totals=Totals.of(book),
@@ -82,6 +82,9 @@ def render(rows: Sequence[Row]) -> str:
         generations=notes(rows, "generation"),
         prompts=notes(rows, "prompts"),
         layers=notes(rows, "layers"),
+        compared=compared,
+        pairs=list(agreement.pairs(compared)),
+        agreement=agreement,
         charts=charts,
     )
 

@@ -30,4 +30,5 @@ def facts(judge: Judge, status: str, reason: str) -> dict[str, Any]:
         "headroom": float(tally.headroom) if tally.examples else None,
         "ulps": float(tally.ulps) if tally.examples else None,
         "worst": list(worst),
+        "notes": tally.notes,
     }
