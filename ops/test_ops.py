@@ -55,4 +55,4 @@ def test_properties(judge: Judge) -> None:
 
 @pytest.mark.cases("op", examples=20, across=True, everywhere=True)
 def test_same_bits_as_reference_target(judge: Judge) -> None:
-    judge.explore(judge.across, values=judge.spec.values)
+    judge.explore(judge.across, values=judge.spec.every_kind, layouts=LAYOUTS)

@@ -42,6 +42,7 @@ BENCH = pytest.StashKey[Bench]()
 OPS = Path("ops")
 WORST = OPS / "worst.jsonl"
 ANVIL = "anvil"
+FEWER = 4  # times fewer examples against the golden where the reference target's bits are asked for as well
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -154,7 +155,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     (kind,) = mark.args
     here, needs = bench(metafunc.config), {k: v for k, v in mark.kwargs.items() if k != "examples"}
-    every = bool(option(metafunc.config, "--target")) or option(metafunc.config, "--profile") == "deep"
+    every = every_check(metafunc.config)
     cases = [c for c in all_cases(metafunc.config) if c.spec.kind == kind and wanted(c, here, every=every, **needs)]
     params = [pytest.param((case, None), id=case.id, marks=marks(case)) for case in cases]
     params += [
@@ -165,19 +166,32 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize("judge", params, indirect=True)
 
 
+def every_check(config: pytest.Config) -> bool:
+    """Whether no case is left to its bits alone: in the deep profile, and of targets that were named."""
+    return bool(option(config, "--target")) or option(config, "--profile") == "deep"
+
+
 def wanted(
     case: Case, here: Bench, *, has: str = "", across: bool = False, everywhere: bool = False, every: bool = True
 ) -> bool:
     """``has``: a field of the case or its spec that is set. ``across``: the target is compared to the reference one.
 
-    ``everywhere``: a check of targets that are not quick as well. They give the reference target's bits, so no other
-    check can say more of them; it runs on them where ``every`` check is asked for.
+    ``everywhere``: a check of all cases. Those that are not checked :func:`in_full` give the reference target's bits,
+    so no other check can say more of them; it runs on them where ``every`` check is asked for.
     """
-    if not (everywhere or every or quick(here.statuses[case.target])):
+    if not (everywhere or every or in_full(case, here)):
         return False
     return (not has or bool(getattr(case, has, None) or getattr(case.spec, has, None))) and not (
         across and case.target == here.reference
     )
+
+
+def in_full(case: Case, here: Bench) -> bool:
+    """Whether a case has every check: on the reference target, and without a quantisation mode on all quick targets.
+
+    The others are judged by their bits, which must be the reference target's for every kind of values and layout.
+    """
+    return case.target == here.reference or (case.quant == "fp32" and quick(here.statuses[case.target]))
 
 
 def marks(case: Case) -> list[pytest.MarkDecorator]:
@@ -231,15 +245,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 def judge(request: pytest.FixtureRequest) -> Judge:
     """The judge of this test's case."""
     case, example = request.param
-    config, mark = request.config, request.node.get_closest_marker("cases")
+    config, mark, here = request.config, request.node.get_closest_marker("cases"), bench(request.config)
+    few = not every_check(config) and not in_full(case, here) and not mark.kwargs.get("across")
     return Judge(
-        bench=bench(config),
+        bench=here,
         case=case,
         profile=PROFILES[option(config, "--profile")],
         nodeid=request.node.nodeid.split("[")[0],
         options="".join(f" {name} {option(config, name)}" for name in ("--backend",) if option(config, name) != ANVIL),
         seed=option(config, "--seed"),
-        examples=mark.kwargs["examples"],
+        examples=max(1, mark.kwargs["examples"] // FEWER) if few else mark.kwargs["examples"],
         replayed=example,
         stored=stored_examples(config.rootpath / WORST, case.spec),
         allowances=allowances(config, case, request.node.originalname),

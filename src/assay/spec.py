@@ -20,6 +20,7 @@ import torch
 from assay.bounds import Bound
 from assay.formats import F32, Format
 from assay.strategies.shapes import Dims, Shapes
+from assay.strategies.values import INTEGERS
 
 if TYPE_CHECKING:
     from assay.metamorphic import Property
@@ -135,6 +136,11 @@ class OpSpec:
         if quant == "fp32" or self.quantised is None:
             return self
         return replace(self, **self.quantised(quant))
+
+    @property
+    def every_kind(self) -> tuple[str, ...]:
+        """All kinds of values that any check draws."""
+        return (*self.values, *self.specials, *((INTEGERS,) if self.exact else ()))
 
     @property
     def weights(self) -> tuple[int, ...]:
