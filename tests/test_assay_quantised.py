@@ -131,6 +131,12 @@ def test_what_a_golden_has_no_mode_for_is_ruled_out_by_the_matrix() -> None:
             assert (mode in spec.quants) != bool(MATRIX.why_not(cell)), (spec.name, mode)
 
 
+def test_the_quick_profile_leaves_out_what_is_thorough() -> None:
+    cells = [Cell("layer", "decoder_layer_qwen2", "f32", "fp32", "", t) for t in ("x86_64-avx2", "aarch64-neon")]
+    assert [MATRIX.wanted(cell, thorough=False) for cell in cells] == [True, False]
+    assert all(MATRIX.wanted(cell, thorough=True) for cell in cells)
+
+
 def test_the_quick_profile_touches_every_mode_and_every_name() -> None:
     names = {spec.name for spec in registry(ROOT / "ops").values() if len(spec.quants) > 1}
     cells = [Cell("op", n, "f32", q, "", "x86_64-avx2") for n in names for q in MODES]

@@ -106,17 +106,21 @@ class Analysis:
         inherited = 1.1 * gate.error * (np.abs(up.value) + up.error) + np.abs(reference.silu(gate.value)) * up.error
         return Bounded(value, inherited + bounds.swiglu(self.setting, value, gate.value, up.value))
 
-    def attention(self, q: Bounded, k: Bounded, v: Bounded, past: np.ndarray, *, window: int = 0) -> Bounded:
+    def attention(
+        self, q: Bounded, k: Bounded, v: Bounded, past: np.ndarray, *, window: int = 0, softcap: float = 0.0
+    ) -> Bounded:
         """Scores off by at most δ change each weight by a factor within exp(±2δ): expm1(2δ)·Σp|v| + exp(2δ)·Σp·e_v.
 
-        δ is the largest over the visible keys of scale·(|q|·e_k + e_q·|k| + e_q·e_k).
+        δ is the largest over the visible keys of scale·(|q|·e_k + e_q·|k| + e_q·e_k); a soft cap, whose slope is at
+        most 1, lets it pass.
         """
-        value = reference.attention(q.value, k.value, v.value, past, window=window)
+        rule = {"window": window, "softcap": softcap}
+        value = reference.attention(q.value, k.value, v.value, past, **rule)
         growth = 2.0 * score_error(q, k, past, window)
-        magnitude = reference.attention(q.value, k.value, np.abs(v.value), past, window=window)
-        errors = reference.attention(q.value, k.value, v.error, past, window=window)
+        magnitude = reference.attention(q.value, k.value, np.abs(v.value), past, **rule)
+        errors = reference.attention(q.value, k.value, v.error, past, **rule)
         inherited = np.expm1(growth) * magnitude + np.exp(growth) * errors
-        own = bounds.attention(self.setting, value, q.value, k.value, v.value, past, window=window)
+        own = bounds.attention(self.setting, value, q.value, k.value, v.value, past, **rule)
         return Bounded(value, inherited + own)
 
 

@@ -54,12 +54,13 @@ class Matrix:
     """What the file says.
 
     ``where_it_runs``: cells that count only on a machine that can run their target. ``at_least``: the share of the
-    cells that count which must be ok.
+    cells that count which must be ok. ``thorough``: cells without a mode that the quick profile leaves out.
     """
 
     meaningless: tuple[Rule, ...] = ()
     quick: tuple[Rule, ...] = field(default=())
     where_it_runs: tuple[Rule, ...] = ()
+    thorough: tuple[Rule, ...] = ()
     at_least: float = 1.0
 
     def why_not(self, cell: Cell) -> str:
@@ -70,12 +71,14 @@ class Matrix:
         """Whether a run checks the cell, as far as its mode goes."""
         if cell.quant != "fp32" and self.why_not(cell):
             return False
-        return thorough or cell.quant == "fp32" or any(rule.fits(cell) for rule in self.quick)
+        if thorough or any(rule.fits(cell) for rule in self.quick):
+            return True
+        return cell.quant == "fp32" and not any(rule.fits(cell) for rule in self.thorough)
 
 
 #: No rules: every cell is meaningful, and quick.
 EVERYTHING = Matrix(quick=(Rule({}),))
-_SECTIONS = ("meaningless", "quick", "where_it_runs")
+_SECTIONS = ("meaningless", "quick", "where_it_runs", "thorough")
 _FIELDS = {"names": "name", "quants": "quant", "variants": "variant", "targets": "target", "kinds": "kind"}
 
 
