@@ -7,8 +7,8 @@ import torch
 from lowered import executor
 from tiny_models import capture_logits, logits, tiny_llama, token_ids
 
-from anvil import codegen, targets
-from anvil.errors import InputError
+from anvil import attention, codegen, targets
+from anvil.errors import InputError, UnsupportedError
 from anvil.frontend.decoding import greedy, last_row
 from anvil.frontend.incrementalise import incrementalise
 from anvil.frontend.stages import fuse
@@ -85,6 +85,13 @@ def _caches(plan):
 def test_a_program_without_a_cache_has_no_decode_phase(fused):
     with pytest.raises(InputError, match="make the program incremental first"):
         lower(fused, TARGET, phase="decode")
+
+
+@pytest.mark.parametrize("name", ["sliding_window", "paged", "mla"])
+def test_a_variant_over_another_kind_of_cache_is_refused_by_name(fused, name):
+    family = attention.get(name).family
+    with pytest.raises(UnsupportedError, match=rf"attention='{name}' reads .*choose one of .*flash.*anvil\.{family}"):
+        lower(fused, TARGET, attention=name)
 
 
 def test_an_unknown_attention_variant_lists_those_that_exist(fused):

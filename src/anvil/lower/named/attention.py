@@ -94,6 +94,14 @@ def _attention(low: Lowering, node: Node) -> View:
     return _emit(low, node, rule, q, operands, scale, softcap)
 
 
+#: Where the variants of a family find keys and values, for a message.
+_PLACES = {
+    "attention_ring": "lie in a ring",
+    "attention_paged": "lie in pages behind a table",
+    "attention_latent": "are latents, one per token",
+}
+
+
 def _rule(
     low: Lowering, node: Node, k: Node, *, causal: bool, window: Any, softcap: Any, mask: Node | None = None
 ) -> Visibility:
@@ -119,6 +127,13 @@ def _emit(
 ) -> View:
     """Rows for one attention; ``operands`` are what the kernel takes between q and y."""
     variant = attention.get(low.attention)
+    if variant.family != "attention":
+        choices = ", ".join(attention.families()["attention"])
+        raise low.unsupported(
+            node,
+            f"attention={variant.name!r} reads keys and values that {_PLACES[variant.family]}, here they lie by place; "
+            f"choose one of {choices}, or call torch.ops.anvil.{variant.family}",
+        )
     if same(low.shape(q)[2], 1) and rule.causal and "decode" not in variant.phases:
         variant = attention.get("decode")
     return _emit_variant(low, node, variant, rule, q, operands, scale, softcap)
