@@ -8,8 +8,9 @@ VENV ?= .venv
 PY := $(VENV)/bin/python
 MODEL ?= smollm2-135m
 PYTEST_ARGS ?=
+LARGE_MODES := fp32 fp16 bf16 w8 w8a8 w4-g128 q8_0 q6_k q4_0 q4_1 q4_k
 
-.PHONY: help bootstrap demo test lint format golden golden-check lock clean
+.PHONY: help bootstrap demo test large large-modes lint format golden golden-check lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 22
@@ -22,6 +23,12 @@ demo: bootstrap ## compile MODEL, check it against PyTorch on every target, gene
 
 test: bootstrap ## the whole test suite on all cores; PYTEST_ARGS="-k rms_norm" narrows it
 	$(PY) -m pytest -n auto $(PYTEST_ARGS)
+
+large: bootstrap ## LLaMA-2-7B whole in w4-g32: tokens verified by PyTorch, memory as planned, speed
+	$(VENV)/bin/assay bench model --model llama-2-7b --quant w4-g32 --live --no-layers
+
+large-modes: bootstrap ## two layers of LLaMA-2-7B in every other mode, verified by PyTorch
+	$(VENV)/bin/assay tokens --model llama-2-7b --depth 2 --new-tokens 32 $(addprefix --quant ,$(LARGE_MODES))
 
 lint: bootstrap ## format, lint, types, import contracts, module sizes, self-containedness
 	$(VENV)/bin/ruff format --check .

@@ -3,7 +3,7 @@
 ``--weights DIR`` takes the trained model as its users have it: a Hugging Face folder.
 """
 
-from assay.tokens.spec import ModelSpec, Prompt
+from assay.tokens.spec import PROMPTS, SPECIAL_IDS, ModelSpec
 
 MODEL = ModelSpec(
     name="deepseek-r1-distill-llama-8b",
@@ -34,15 +34,8 @@ MODEL = ModelSpec(
         "tie_word_embeddings": False,
         "attention_bias": False,
         "mlp_bias": False,
-        "bos_token_id": 256,
-        "eos_token_id": 257,
-        "pad_token_id": 258,
+        **SPECIAL_IDS,
         "dtype": "float32",
     },
-    prompts=(
-        Prompt("What is the capital of France?"),
-        Prompt("Strike while the iron is hot."),
-        Prompt("anvil", chat=False),
-        Prompt("0123456789", chat=False),
-    ),
+    prompts=PROMPTS,
 )

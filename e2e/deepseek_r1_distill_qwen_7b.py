@@ -3,7 +3,7 @@
 ``--weights DIR`` takes the trained model as its users have it: a Hugging Face folder.
 """
 
-from assay.tokens.spec import ModelSpec, Prompt
+from assay.tokens.spec import PROMPTS, SPECIAL_IDS, ModelSpec
 
 MODEL = ModelSpec(
     name="deepseek-r1-distill-qwen-7b",
@@ -26,15 +26,8 @@ MODEL = ModelSpec(
         "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
         "use_sliding_window": False,
         "tie_word_embeddings": False,
-        "bos_token_id": 256,
-        "eos_token_id": 257,
-        "pad_token_id": 258,
+        **SPECIAL_IDS,
         "dtype": "float32",
     },
-    prompts=(
-        Prompt("What is the capital of France?"),
-        Prompt("Strike while the iron is hot."),
-        Prompt("anvil", chat=False),
-        Prompt("0123456789", chat=False),
-    ),
+    prompts=PROMPTS,
 )

@@ -5,7 +5,7 @@ Values are narrower than keys, 20 and 24 + 8 components. The longest position th
 prompts.
 """
 
-from assay.tokens.spec import ModelSpec, Prompt
+from assay.tokens.spec import SPECIAL_IDS, ModelSpec, Prompt
 
 MODEL = ModelSpec(
     name="deepseek-v3-tiny",
@@ -53,9 +53,7 @@ MODEL = ModelSpec(
         "num_mtp_layers": 0,
         "tie_word_embeddings": False,
         "attention_bias": False,
-        "bos_token_id": 256,
-        "eos_token_id": 257,
-        "pad_token_id": 258,
+        **SPECIAL_IDS,
         "dtype": "float32",
     },
     prompts=(

@@ -3,7 +3,7 @@
 The vocabulary (259) and the MLP width (172) are no multiple of any vector width, and the embeddings are untied.
 """
 
-from assay.tokens.spec import ModelSpec, Prompt
+from assay.tokens.spec import SPECIAL_IDS, ModelSpec, Prompt
 
 MODEL = ModelSpec(
     name="llama-tiny",
@@ -28,9 +28,7 @@ MODEL = ModelSpec(
         "tie_word_embeddings": False,
         "attention_bias": False,
         "mlp_bias": False,
-        "bos_token_id": 256,
-        "eos_token_id": 257,
-        "pad_token_id": 258,
+        **SPECIAL_IDS,
         "dtype": "float32",
     },
     prompts=(

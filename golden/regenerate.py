@@ -39,8 +39,9 @@ def regenerate(
         raise UsageError(f"golden of model={name}: quant={quant!r} is not among {', '.join(spec.quants)}")
     target = golden_path(spec, quant)
     path = resolve(spec, weights)
-    draft = compiled_draft(spec, path, backends.load(backend), quant, threads) if drafted or spec.streamed else None
-    new = make_golden(spec, path, quant, draft, lambda line: print(line, flush=True))
+    drafted = drafted or (spec.streamed and quant != "fp32")
+    draft = compiled_draft(spec, path, backends.load(backend), quant, threads) if drafted else None
+    new = make_golden(spec, path, quant, draft, lambda line: print(line, flush=True), yardstick=not spec.streamed)
     lines = moved(target, new)
     for line in lines or [f"{target.name}: unchanged, {len(new.tensors())} tensors"]:
         print(line)

@@ -9,10 +9,11 @@ from rich.progress import track
 from rich.table import Table
 
 from assay.cli import common
-from assay.cli.common import AsJson, BackendName, Target, Threads, Weights, err, out, print_json
+from assay.cli.common import AsJson, BackendName, Depth, Model, Target, Threads, Weights, err, out, print_json
 from assay.errors import AssayError
 from assay.measure import peer as peers
 from assay.measure.mode_speed import ModeSpeed, decode_speed
+from assay.measure.model_table import COLUMNS, mode_row
 from assay.measure.op_speed import op_speeds
 from assay.measure.peer import Beside, LlamaCpp
 from assay.tokens import registry
@@ -22,6 +23,10 @@ from assay.tokens.tokenizer import load_tokenizer
 
 class TooSlow(AssayError):
     """A mode reaches less of the ceiling than was asked for."""
+
+
+class Failed(AssayError):
+    """A mode says other tokens than PyTorch, or holds more memory than planned."""
 
 
 app = typer.Typer(help="Speeds measured here and now.", no_args_is_help=True)
@@ -103,6 +108,48 @@ def table(found: list[ModeSpeed], pairs: dict[str, Beside]) -> Table:
             cells += [f"{pair.peer_ms:.2f}", f"{ratio.ratio:.2f} ({ratio.low:.2f} to {ratio.high:.2f})"]
         shown.add_row(*cells)
     return shown
+
+
+@app.command()
+def model(
+    model: Model,
+    modes: Annotated[
+        list[str] | None, typer.Option("--quant", help="A mode, repeatable, or all; default those with a golden.")
+    ] = None,
+    tokens: Annotated[int, typer.Option("--tokens", min=2, help="Tokens of the timed run.")] = 32,
+    live: Annotated[bool, typer.Option("--live", help="PyTorch verifies now; no stored golden is read.")] = False,
+    layers: Annotated[bool, typer.Option(help="Also the error along the residual stream.")] = True,
+    depth: Depth = None,
+    target: Target = "",
+    threads: Threads = 2,
+    weights: Weights = None,
+    as_json: AsJson = False,
+    backend: BackendName = "anvil",
+) -> None:
+    """Tokens, cost, speed and memory of a model in several modes. Exit code 1 when one fails or holds more memory than
+    planned."""
+    spec, compiler = common.model(model, depth), common.backend(backend)
+    chosen = common.target(compiler, target)
+    about = ["--model", model, "--target", chosen.name, "--threads", str(threads), "--backend", backend]
+    about += ["--weights", weights] if weights else []
+    about += ["--depth", str(depth)] if depth else []
+    prompt = spec.prompts[0]
+    generate = ["--prompt", prompt.text, "--max-new-tokens", str(tokens), *["--raw"] * (not prompt.chat)]
+    judge = ["--live"] * live + ["--no-layers"] * (not layers)
+    rows = []
+    for name in common.quants(compiler, modes or spec.quants or ["all"]):
+        rows.append(mode_row(name, about, judge, generate))
+        if not as_json:
+            err.print(f"{name}: {rows[-1].fault or 'ok'}", soft_wrap=True)
+    if as_json:
+        print_json([row.to_dict() for row in rows])
+    else:
+        shown = Table(*COLUMNS, box=None, header_style="bold")
+        for row in rows:
+            shown.add_row(*(row.shown.get(column, "-") for column in COLUMNS))
+        out.print(shown)
+    if failed := [f"{row.quant}: {row.fault}" for row in rows if row.fault]:
+        raise Failed(f"model={model}:\n  " + "\n  ".join(failed))
 
 
 @app.command()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,9 +14,12 @@ from rich.console import Console
 from assay import backends
 from assay.backends.protocol import Backend, NotRunHere, TargetStatus
 from assay.errors import UsageError
+from assay.tokens import registry
+from assay.tokens.spec import ModelSpec
 
 Model = Annotated[str, typer.Option("--model", help="A model of e2e/, by name.")]
 Quant = Annotated[str, typer.Option("--quant", help="Quantisation mode.")]
+Depth = Annotated[int | None, typer.Option("--depth", min=1, help="Only the first layers; of synthetic weights.")]
 KeyValue = Annotated[str, typer.Option("--kv", help="Element type of the key/value cache: fp32, fp16, bf16, int8.")]
 Target = Annotated[str, typer.Option("--target", help="A name from `assay targets`; default: the widest native one.")]
 Threads = Annotated[int, typer.Option("--threads", min=1, max=256, help="Threads of the compiled code.")]
@@ -41,6 +45,24 @@ def backend(name: str) -> Backend:
         return backends.load(name)
     except ValueError as error:
         raise UsageError(str(error)) from error
+
+
+def model(name: str, depth: int | None) -> ModelSpec:
+    """The model called ``name``, or its first ``depth`` layers. Raises :class:`UsageError`."""
+    spec = registry.model(name)
+    return spec if depth is None else spec.first_layers(depth)
+
+
+def quants(compiler: Backend, names: Sequence[str]) -> list[str]:
+    """The modes of the given names; ``all`` is every mode that can be had of any weights.
+
+    Raises :class:`UsageError` for an unknown one.
+    """
+    if "all" in names:
+        return [name for name in compiler.modes()["quant"] if name != "gguf"]
+    for name in names:
+        check_quant(compiler, name)
+    return list(names)
 
 
 def target(compiler: Backend, name: str) -> TargetStatus:

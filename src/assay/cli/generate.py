@@ -7,11 +7,23 @@ from typing import Annotated, Any
 import typer
 
 from assay.cli import common
-from assay.cli.common import AsJson, BackendName, KeyValue, Model, Quant, Target, Threads, Weights, err, print_json
+from assay.cli.common import (
+    AsJson,
+    BackendName,
+    Depth,
+    KeyValue,
+    Model,
+    Quant,
+    Target,
+    Threads,
+    Weights,
+    err,
+    print_json,
+)
 from assay.errors import UsageError
 from assay.measure import ceiling
-from assay.measure.timing import peak_rss_bytes
-from assay.tokens import registry, session
+from assay.measure.resident import Held, Watch
+from assay.tokens import session
 from assay.tokens.source import resolve
 from assay.tokens.tokenizer import load_tokenizer
 
@@ -34,13 +46,14 @@ def generate(
     threads: Threads = 2,
     weights: Weights = None,
     as_json: AsJson = False,
+    depth: Depth = None,
     backend: BackendName = "anvil",
 ) -> None:
     """Generate text, streaming it; then time to first token, time per token, and the share of the ceiling.
 
     Several prompts are answered side by side, each with the tokens it would get alone; their texts come at the end.
     """
-    spec = registry.model(model)
+    spec = common.model(model, depth)
     compiler = common.backend(backend)
     common.check_quant(compiler, quant)
     common.check_quant(compiler, kv, "kv")
@@ -59,7 +72,7 @@ def generate(
         seed=seed,
     )
 
-    before = peak_rss_bytes()
+    watch = Watch()
     compiled = compiler.load_model(str(path), chosen.name, quant=quant, kv=kv, threads=threads, context=spec.context)
     what = {"model": model, "quant": quant, "kv": kv, "target": chosen.name, "threads": threads}
     what["executor"] = chosen.executor
@@ -69,14 +82,14 @@ def generate(
         return
     show = (lambda _: None) if as_json else (lambda piece: typer.echo(piece, nl=False))
     result = session.generate(compiled, tokenizer, each[0], max_new_tokens, show, sampling)
-    numbers = session.numbers(result, compiled, before)
-    weight_bytes = numbers["weight_bytes"]
+    held = watch.held(compiled.facts())
+    numbers, weight_bytes = session.numbers(result, held), held.weight_bytes
     speed = session.speed_of(result.timing, weight_bytes, ceiling.measure(threads, weight_bytes))
     if as_json:
         print_json({**what, "tokens": list(result.tokens), "text": result.text, **numbers, **speed.to_dict()})
         return
     typer.echo()
-    err.print(f"[dim]{sentence(result, speed)}[/]", soft_wrap=True)
+    err.print(f"[dim]{sentence(result, speed, held)}[/]", soft_wrap=True)
 
 
 def sampling_of(**choices: float) -> dict[str, float]:
@@ -104,7 +117,7 @@ def show_each(prompts: list[str], texts: list[str], what: dict[str, Any], as_jso
         typer.echo(f"> {prompt}\n{text}\n")
 
 
-def sentence(result: session.Generation, speed: session.Speed) -> str:
+def sentence(result: session.Generation, speed: session.Speed, held: Held) -> str:
     """The numbers of one generation in a line."""
     timing = result.timing
     parts = [
@@ -116,4 +129,5 @@ def sentence(result: session.Generation, speed: session.Speed) -> str:
         parts.append(f"{beside} {speed.ceiling.read_gb_s:.1f} GB/s measured")
     if speed.doubt:
         parts.append(speed.doubt)
+    parts.append(f"{held.resident_bytes / 1e9:.2f} GB resident, planned {held}")
     return " · ".join(parts)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -12,13 +13,14 @@ from rich.progress import track
 from rich.table import Table
 from rich.text import Text
 
-from assay.backends.protocol import TargetStatus
+from assay.backends.protocol import LanguageModel, TargetStatus
 from assay.cli import common
-from assay.cli.common import AsJson, BackendName, Model, Quant, Target, Threads, Weights, err, out, print_json
+from assay.cli.common import AsJson, BackendName, Depth, Model, Target, Threads, Weights, err, out, print_json
 from assay.errors import AssayError, UsageError
-from assay.tokens import registry
+from assay.measure.resident import Held, Watch
 from assay.tokens.describe import distribution_data, layers_data, prompt_data
 from assay.tokens.layers import LayerReport
+from assay.tokens.live import Live
 from assay.tokens.stage import Distribution, PromptResult, TokenStage
 
 
@@ -28,13 +30,17 @@ class TokensDiffer(AssayError):
 
 def tokens(
     model: Model,
-    quant: Quant = "fp32",
+    quant: Annotated[
+        list[str] | None, typer.Option("--quant", help="Quantisation mode, repeatable, or all; default fp32.")
+    ] = None,
     target: Target = "",
     threads: Threads = 2,
     prompts: Annotated[str, typer.Option("--prompts", help="Indices, such as 0,3; default all.")] = "",
     new_tokens: Annotated[int | None, typer.Option("--new-tokens", min=1, help="Greedy tokens; default all.")] = None,
     corpus: Annotated[bool, typer.Option(help="Also the distribution over a fixed text.")] = True,
     layers: Annotated[bool, typer.Option(help="Also the error along the residual stream.")] = True,
+    live: Annotated[bool, typer.Option("--live", help="PyTorch verifies now; no stored golden is read.")] = False,
+    depth: Depth = None,
     weights: Weights = None,
     as_json: AsJson = False,
     backend: BackendName = "anvil",
@@ -42,46 +48,98 @@ def tokens(
     """Compare log-probabilities, tokens and the residual stream with the stored golden. Exit code 1 on a fault.
 
     Of a lossy mode also what it costs against the fp32 golden. When the tokens are wrong, the first layer and operation
-    whose values leave their bound.
+    whose values leave their bound. Several modes are judged one after the other, whatever became of the one before.
     """
-    spec = registry.model(model)
+    spec = common.model(model, depth)
     compiler = common.backend(backend)
-    common.check_quant(compiler, quant)
+    modes = common.quants(compiler, quant or ["fp32"])
     chosen = common.target(compiler, target)
-    stage = TokenStage(spec, quant, weights)
-    held = [golden.index for golden in stage.golden.prompts]
-    only = indices(prompts, held)
     if new_tokens and new_tokens > spec.new_tokens:
         raise UsageError(f"new_tokens={new_tokens}: the golden of model={model} holds {spec.new_tokens}")
+    if live := live or depth is not None:  # what is cut to size has no stored golden
+        few = new_tokens or spec.new_tokens
+        spec = replace(spec, new_tokens=few, certified_tokens=min(few, spec.certified_tokens))
 
-    compiled = stage.load(compiler, chosen.name, threads)
-    judged = stage.prompts(compiled, new_tokens, only)
-    results = list(track(judged, "prompts", total=len(only), console=err, transient=True, disable=not err.is_terminal))
-    found = Findings(
-        results=results,
-        distribution=stage.distribution(results, list(stage.corpus(compiled)) if corpus else ()),
-        cost=stage.cost(compiled, None if corpus else sum(result.forced.positions for result in results)),
-        along=stage.layers(compiled, held.index(only[0])) if layers else None,
-    )
+    def load(path: Path, name: str) -> LanguageModel:
+        return compiler.load_model(str(path), chosen.name, quant=name, threads=threads, context=spec.context)
+
+    def say(line: str) -> None:
+        err.print(f"[dim]{line}[/]", highlight=False, soft_wrap=True)
+
+    now = Live(spec, weights, load, f"{compiler.name} {chosen.name}", say)
+    asked = Asked(prompts, new_tokens, corpus, layers)
+    every: dict[str, dict[str, Any]] = {}
+    faults: list[str] = []
+    for name in modes:
+        watch = Watch()
+        try:
+            if live:
+                stage, compiled = now.stage(name)
+            else:
+                stage = TokenStage(spec, name, weights)
+                asked.check(stage)
+                compiled = load(stage.path, name)
+            found = asked.of(stage, compiled, watch)
+        except AssayError as error:
+            if len(modes) == 1:
+                raise
+            faults.append(f"quant={name}: {error}")
+            out.print(f"{name}: {error}", style="red", soft_wrap=True)
+            continue
+        every[name] = as_data(model, name, chosen, found)
+        if not as_json:
+            out.print(summary(name, found) if len(modes) > 1 else render(found))
+        faults += [f"{name}: {fault}" if len(modes) > 1 else fault for fault in found.explained(stage, compiled)]
+        del stage, compiled  # before the next mode's weights are loaded
     if as_json:
-        print_json(as_data(model, quant, chosen, found))
-    else:
-        out.print(render(found))
-    if found.faults:
-        failed = next((result for result in results if result.failures), None)
-        place = [stage.locate(compiled, failed)] if failed else []
-        lines = [line for fault in [*found.faults, *place] for line in fault.splitlines()]
+        print_json(list(every.values()) if len(modes) > 1 else every[modes[0]])
+    if faults:
+        lines = [line for fault in faults for line in fault.splitlines()]
         raise TokensDiffer(f"tokens of model={model} on {chosen.name}:\n  " + "\n  ".join(lines))
 
 
 @dataclass(frozen=True)
+class Asked:
+    """What a run of the stage looks at; ``prompts`` are indices as they were typed."""
+
+    prompts: str
+    new_tokens: int | None
+    corpus: bool
+    layers: bool
+
+    def check(self, stage: TokenStage) -> list[int]:
+        """The prompts' indices. Raises :class:`UsageError` where the golden lacks one."""
+        return indices(self.prompts, [golden.index for golden in stage.golden.prompts])
+
+    def of(self, stage: TokenStage, compiled: LanguageModel, watch: Watch) -> Findings:
+        """Everything asked for, of one mode. ``watch`` began before anything was loaded."""
+        only = self.check(stage)
+        judged = stage.prompts(compiled, self.new_tokens, only)
+        shown = track(judged, "prompts", total=len(only), console=err, transient=True, disable=not err.is_terminal)
+        results = list(shown)
+        memory = watch.held(compiled.facts())
+        held = [golden.index for golden in stage.golden.prompts]
+        return Findings(
+            results=results,
+            distribution=stage.distribution(results, list(stage.corpus(compiled)) if self.corpus else ()),
+            cost=stage.cost(compiled, None if self.corpus else sum(result.forced.positions for result in results)),
+            along=stage.layers(compiled, held.index(only[0])) if self.layers and only else None,
+            memory=memory,
+        )
+
+
+@dataclass(frozen=True)
 class Findings:
-    """What a run of the stage showed; ``cost`` and ``along`` are None where they were not looked at."""
+    """What a run of the stage showed; ``cost`` and ``along`` are None where they were not looked at.
+
+    ``memory`` has the peak of compiling in it, unless that was found in the cache, and of a golden made live.
+    """
 
     results: list[PromptResult]
     distribution: Distribution
     cost: Distribution | None
     along: LayerReport | None
+    memory: Held
 
     @property
     def faults(self) -> list[str]:
@@ -95,6 +153,11 @@ class Findings:
             where = self.along.first_outside
             faults.append(f"first layer outside its bound: {where}, {self.along.headroom:.2f} × at worst")
         return faults
+
+    def explained(self, stage: TokenStage, compiled: LanguageModel) -> list[str]:
+        """The faults, and where the model first goes wrong on a prompt that failed."""
+        failed = next((result for result in self.results if result.failures), None)
+        return [*self.faults, *([stage.locate(compiled, failed)] if failed else [])]
 
 
 def indices(text: str, known: Sequence[int]) -> list[int]:
@@ -124,7 +187,7 @@ def render(found: Findings) -> Group:
             str(result.free.certified),
             f"{result.forced.max_error:.1e}",
             f"{result.forced.headroom:.3f}",
-            f"{result.eager_error:.1e}",
+            f"{result.eager_error:.1e}" if result.eager_error == result.eager_error else "-",
             Text(one_line(result.text)),
         )
     lines = [f"distribution against the golden: {found.distribution}"]
@@ -136,7 +199,23 @@ def render(found: Findings) -> Group:
             f"residual stream over {len(along.layers)} layers: worst error/bound {along.headroom:.3f}, relative error "
             f"{last.error:.1e} after {last.name}, growing as depth^{along.growth:.2f} (½ is rounding, 1 a bias)"
         )
+    peak = f"{found.memory.resident_bytes / 1e9:.2f} GB at most, with what compiling and judging took"
+    lines.append(f"memory: planned {found.memory}; resident {peak}")
     return Group(table, *lines)
+
+
+def summary(quant: str, found: Findings) -> str:
+    """One mode among several in a line."""
+    equal = sum(result.free.equal for result in found.results)
+    sure = sum(result.free.certified for result in found.results)
+    worst = max((result.forced.headroom for result in found.results), default=0.0)
+    paid = found.cost
+    cost = f"; against fp32 KL {paid.kl_mean:.1e}, same first choice {paid.same_top1:.1%}" if paid else ""
+    along = f"; layers {found.along.headroom:.2f} of their bound" if found.along else ""
+    return (
+        f"{'failed' if found.faults else 'ok':6} {quant:8} {len(found.results)} prompts, {equal} tokens equal, {sure} "
+        f"certified; error {worst:.3f} of allowed, KL {found.distribution.kl_mean:.1e}{along}{cost}"
+    )
 
 
 def as_data(model: str, quant: str, target: TargetStatus, found: Findings) -> dict[str, Any]:
@@ -151,6 +230,7 @@ def as_data(model: str, quant: str, target: TargetStatus, found: Findings) -> di
         "distribution": distribution_data(found.distribution),
         "cost": found.cost and distribution_data(found.cost),
         "layers": found.along and layers_data(found.along),
+        "memory": found.memory.to_dict(),
     }
 
 

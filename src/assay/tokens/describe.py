@@ -24,7 +24,7 @@ def prompt_data(result: PromptResult) -> dict[str, Any]:
         "same_top1": result.forced.same_top1,
         "logprob_error": result.forced.max_error,
         "headroom": result.forced.headroom,
-        "eager_error": result.eager_error,
+        "eager_error": result.eager_error if result.eager_error == result.eager_error else None,
         "triage": triage_data(result.free.triage) if result.free.triage else None,
     }
 

@@ -25,6 +25,7 @@ from assay.tokens.tokenizer import Tokenizer, load_tokenizer
 from assay.tokens.tolerance import mode
 
 Progress = Callable[[str], None]
+STREAMED_CORPUS = 112  # tokens: about the length of a prompt with its answer, as all are padded to the longest
 
 
 @dataclass(frozen=True)
@@ -41,12 +42,15 @@ def make_golden(
     quant: str = "fp32",
     draft: Draft | None = None,
     progress: Progress = lambda _: None,
+    *,
+    yardstick: bool = True,
 ) -> Golden:
-    """The golden of ``spec`` from the weights at ``path``.
+    """The golden of ``spec`` from the weights at ``path``; with ``yardstick`` also how far PyTorch's float32 is off.
 
     Greedy tokens are drafted, by eager float32 with PyTorch's KV cache unless another ``draft`` is given; one plain
     float64 pass over prompt and draft must predict each of them, and where it does not the draft is continued from
-    float64's own choice. Whoever drafted, every id of a golden is float64's argmax.
+    float64's own choice. Whoever drafted, every id of a golden is float64's argmax. Without a draft the golden of a
+    streamed model holds no prompts, the corpus alone: PyTorch would read all weights once per token.
 
     Raises :class:`UsageError` for a prompt that is too long for the context, whose margins certify too few tokens, or
     whose answer lacks what it should contain; of a lossy mode, when this leaves too few prompts.
@@ -54,9 +58,12 @@ def make_golden(
     tokenizer = load_tokenizer(path)
     prompts = tokenised(spec, tokenizer)
     options: dict[str, Any] = {"emulation": emulation(quant, path), "streamed": spec.streamed}
-    exact, eager = Reference(path, **options), Reference.eager(path, **options)
+    exact = Reference(path, **options)
+    eager = Reference.eager(path, **options) if yardstick or draft is None else None
     if draft is None:
+        assert eager is not None
         draft = Draft("PyTorch eager float32", eager.greedy)
+        prompts = {} if spec.streamed else prompts
     run = functools.partial(_positions_of, exact=exact, eager=eager, draft=draft)
     chosen, pieces, left_out = _chosen(spec, quant, prompts, tokenizer, run, progress)
     origin = provenance(spec, path) | {"ids": f"drafted by {draft.name}, each verified by one float64 pass"}
@@ -107,18 +114,18 @@ def _chosen(
 ) -> tuple[list[PromptGolden], list[PromptGolden], dict[str, str]]:
     """The prompts that go into the golden, the pieces of the corpus, and why other prompts do not, by index.
 
-    All prompts of fp32; of a lossy mode as many as are needed, so that one which a mode makes uncertain does no harm.
+    All prompts of fp32; of a lossy mode or a streamed model as many as are needed, so that one which is uncertain does
+    no harm.
     """
-    wanted = len(prompts) if quant == "fp32" else min(spec.quant_prompts, len(prompts))
+    wanted = len(prompts) if quant == "fp32" and not spec.streamed else min(spec.quant_prompts, len(prompts))
     queue, chosen, left_out = list(prompts), [], {}
-    pieces: list[PromptGolden] = []
+    pieces: list[PromptGolden] = [] if prompts else run(_corpus_jobs(spec, tokenizer, 0))
     while queue and len(chosen) < wanted:
         indices = queue[: wanted - len(chosen)]
         queue = queue[len(indices) :]
         jobs = [_Job(prompts[index], spec.new_tokens, TOP) for index in indices]
         if not pieces:
-            left = spec.positions - sum(len(job.ids) + job.new_tokens for job in jobs)
-            jobs += [_Job(ids, 0, CORPUS_TOP) for ids in corpus.pieces(tokenizer, left, spec.context)]
+            jobs += _corpus_jobs(spec, tokenizer, sum(len(job.ids) + job.new_tokens for job in jobs))
             progress(f"{len(indices)} prompts, and {sum(len(j.ids) for j in jobs[len(indices) :])} corpus positions")
         parts = run(jobs)
         pieces = pieces or parts[len(indices) :]
@@ -149,7 +156,7 @@ def _problem(spec: ModelSpec, quant: str, part: PromptGolden, tokenizer: Tokeniz
         problem = f"margins certify {sure} tokens, expected at least {wanted}"
     elif part.expect not in answer:
         problem = f"expected {part.expect!r} in the answer, got {answer!r}"
-    if problem and quant == "fp32":
+    if problem and quant == "fp32" and not spec.streamed:
         raise UsageError(f"prompt {part.index} of {spec.name} ({prompt!r}): {problem}; choose another prompt")
     return problem
 
@@ -163,8 +170,14 @@ class _Job:
     top: int
 
 
-def _positions_of(jobs: Sequence[_Job], exact: Reference, eager: Reference, draft: Draft) -> list[PromptGolden]:
-    """Every sequence with its float64 greedy continuation, and the error of eager over it."""
+def _corpus_jobs(spec: ModelSpec, tokenizer: Tokenizer, taken: int) -> list[_Job]:
+    """Pieces of the corpus that fill up ``taken`` positions; of a streamed model the same few whatever is taken."""
+    left, longest = (STREAMED_CORPUS, STREAMED_CORPUS) if spec.streamed else (spec.positions - taken, spec.context)
+    return [_Job(ids, 0, CORPUS_TOP) for ids in corpus.pieces(tokenizer, left, longest)]
+
+
+def _positions_of(jobs: Sequence[_Job], exact: Reference, eager: Reference | None, draft: Draft) -> list[PromptGolden]:
+    """Every sequence with its float64 greedy continuation, and the error of eager over it, NaN without."""
     whole = [list(job.ids) for job in jobs]
     found: dict[int, PromptGolden] = {}
     while pending := [row for row in range(len(jobs)) if row not in found]:
@@ -180,6 +193,8 @@ def _positions_of(jobs: Sequence[_Job], exact: Reference, eager: Reference, draf
             else:
                 whole[row] = [*whole[row][:wrong], int(result.logits[wrong - 1].argmax())]
     parts = [found[row] for row in range(len(jobs))]
+    if eager is None:
+        return parts
     results = eager.passes([part.ids.tolist() for part in parts])
     return [
         replace(part, eager_error=_distance(result.logits, part)) for part, result in zip(parts, results, strict=True)

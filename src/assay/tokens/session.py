@@ -11,6 +11,7 @@ from typing import Any
 from assay.backends.protocol import LanguageModel
 from assay.errors import UsageError
 from assay.measure.ceiling import Ceiling, TruthError, check_truth, last_level_cache
+from assay.measure.resident import Held
 from assay.measure.timing import Timing, peak_rss_bytes
 from assay.tokens.tokenizer import Tokenizer
 
@@ -99,19 +100,14 @@ def _silent(_row: int, _token: int) -> None:
     """Nobody watches."""
 
 
-def numbers(generation: Generation, model: LanguageModel, before_bytes: int = 0) -> dict[str, Any]:
-    """Times and memory of a generation, for JSON. Taken before the ceiling is measured, which needs memory itself.
-
-    ``before_bytes`` were resident before the model was opened: the interpreter and its libraries. What the model
-    added at most, ``model_rss_bytes``, is to be its weights, keys and values, and temporaries.
-    """
-    facts = model.facts()
+def numbers(generation: Generation, held: Held) -> dict[str, Any]:
+    """Times and memory of a generation, for JSON. ``held`` is taken before the ceiling is measured, which needs memory
+    itself."""
     return {
         "prompt_tokens": generation.timing.prompt_tokens,
         **generation.timing.to_dict(),
-        **{name: facts[name] for name in ("weight_bytes", "kv_bytes", "arena_bytes") if name in facts},
+        **held.to_dict(),
         "peak_rss_bytes": peak_rss_bytes(),
-        "model_rss_bytes": peak_rss_bytes() - before_bytes,
     }
 
 

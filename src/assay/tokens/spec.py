@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
+
+from assay.errors import UsageError
+
+# Ids of the special tokens in the tokenizer that comes with synthetic weights, as a config.json names them.
+SPECIAL_IDS = MappingProxyType({"bos_token_id": 256, "eos_token_id": 257, "pad_token_id": 258})
 
 
 @dataclass(frozen=True)
@@ -19,6 +25,19 @@ class Prompt:
     expect: str = ""
 
 
+# More than any golden of a large model holds, as a mode may leave one of them without certain tokens.
+PROMPTS = (
+    Prompt("What is the capital of France?"),
+    Prompt("Strike while the iron is hot."),
+    Prompt("anvil", chat=False),
+    Prompt("0123456789", chat=False),
+    Prompt("def fibonacci(n):", chat=False),
+    Prompt("Name three metals.", chat=False),
+    Prompt("The hammer and the", chat=False),
+    Prompt("x", chat=False),
+)
+
+
 @dataclass(frozen=True)
 class ModelSpec:
     """One model: where its weights are, what it is asked, and how far its answers are checked.
@@ -29,7 +48,7 @@ class ModelSpec:
     least ``certified_tokens`` must have a top-2 margin that no rounding of the stage can turn. A golden of a lossy mode
     holds the first ``quant_prompts`` prompts of which that is true. Pieces of a fixed text fill up the prompts to
     ``positions`` for comparing distributions. ``streamed``: too large for memory in PyTorch, which reads it layer by
-    layer; its greedy tokens are drafted by a compiler under test and verified by PyTorch.
+    layer; its greedy tokens are drafted by a compiler under test and verified by PyTorch. Its positions are few.
     ``costs`` has the measured divergence from fp32 of modes that cost this model more or less than is usual, in nats.
     """
 
@@ -53,3 +72,16 @@ class ModelSpec:
         """The seed of synthetic weights; None for others."""
         kind, _, rest = self.source.partition(":")
         return int(rest) if kind == "synthetic" else None
+
+    def first_layers(self, depth: int) -> ModelSpec:
+        """The model of the first ``depth`` layers; their weights, drawn by name, are those of the whole model.
+
+        Raises :class:`UsageError` where the weights are not drawn from a seed, or there are not so many layers.
+        """
+        layers = self.config.get("num_hidden_layers", 0)
+        if self.seed is None or not 1 <= depth <= layers:
+            raise UsageError(
+                f"cutting model={self.name} to depth={depth}: expected synthetic weights and 1 to {layers} layers"
+            )
+        config = {**self.config, "num_hidden_layers": depth}
+        return replace(self, name=f"{self.name}-{depth}-layers", config=config)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
@@ -22,6 +23,8 @@ from assay.tokens.source import resolve, weights_hash
 from assay.tokens.spec import ModelSpec
 from assay.tokens.tokenizer import Tokenizer, load_tokenizer
 from assay.tokens.tolerance import SAME, Limits, mode
+
+STREAMED_POSITIONS = 16  # of a streamed model at which layers are looked at
 
 
 @dataclass(frozen=True)
@@ -95,14 +98,30 @@ class Distribution:
 
 
 class TokenStage:
-    """A model's golden, tokenizer and weights, checked to belong together before any long work starts."""
+    """A model's golden, tokenizer and weights, checked to belong together before any long work starts.
 
-    def __init__(self, spec: ModelSpec, quant: str = "fp32", weights: str | None = None) -> None:
-        if quant not in spec.quants:
-            raise UsageError(f"model={spec.name} has no golden for quant={quant!r}; it has: {', '.join(spec.quants)}")
+    ``golden`` and ``plain``, that of fp32, are the stored ones unless they are given. ``drafted`` has greedy ids that
+    the model gave already, by the prompt's ids.
+    """
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        quant: str = "fp32",
+        weights: str | None = None,
+        *,
+        golden: Golden | None = None,
+        plain: Golden | None = None,
+        drafted: Mapping[tuple[int, ...], list[int]] = MappingProxyType({}),
+    ) -> None:
+        if golden is None and quant not in spec.quants:
+            held = ", ".join(spec.quants) or "none, PyTorch must verify it --live"
+            raise UsageError(f"model={spec.name} has no golden for quant={quant!r}; it has: {held}")
         self.mode = mode(quant)
         self.spec, self.quant = spec, quant
-        self.golden: Golden = load_golden(golden_path(spec, quant))
+        self.golden: Golden = golden or load_golden(golden_path(spec, quant))
+        self._plain, self._drafted = plain, drafted
+        self._known: dict[tuple[int, bytes], np.ndarray] = {}
         self.path: Path = resolve(spec, weights)
         self.tokenizer: Tokenizer = load_tokenizer(self.path)
         check_belongs(self.golden, spec, quant, weights_hash(self.path))
@@ -141,7 +160,7 @@ class TokenStage:
             limits = Limits(2 * measured, np.inf, 0.0, measured / 4)
         elif self.spec.seed is not None:
             limits = replace(limits, kl_mean=np.inf, kl_p999=np.inf, same_top1=0.0)
-        golden = load_golden(golden_path(self.spec))
+        golden = self._plain or load_golden(golden_path(self.spec))
         check_belongs(golden, self.spec, "fp32", weights_hash(self.path))
         parts = [part for _, part in golden.parts()]
         return Distribution.of(list(self._forced(parts, model, positions)), limits)
@@ -158,8 +177,10 @@ class TokenStage:
     def layers(self, model: LanguageModel, prompt: int = 0, positions: int | None = None) -> layers.LayerReport:
         """Error along the residual stream over the first ``positions`` tokens of a prompt with its continuation.
 
-        ``prompt`` counts the golden's prompts.
+        ``prompt`` counts the golden's prompts. Of a streamed model a few positions are enough: the bound takes PyTorch
+        three more runs of them.
         """
+        positions = min(positions or STREAMED_POSITIONS, STREAMED_POSITIONS) if self.spec.streamed else positions
         ids = self.golden.prompts[prompt].ids[:positions].tolist()
         _, exact = self.reference.residuals(ids)
         drift = layers.rounding_drift(self.reference, ids, exact, self.quant)
@@ -181,13 +202,22 @@ class TokenStage:
         for part in parts:
             part = part if left is None else part.head(left)
             if len(part.ids):
-                yield judge.teacher_forced(part, model.logits(part.ids.tolist()), self.quant)
+                yield judge.teacher_forced(part, self._logits(model, part), self.quant)
             left = left and left - len(part.ids)
+
+    def _logits(self, model: LanguageModel, part: PromptGolden) -> np.ndarray:
+        """Of the ids of ``part``; those of a large model are kept, since its goldens share their corpus."""
+        if not self.spec.streamed:
+            return model.logits(part.ids.tolist())
+        key = (id(model), part.ids.tobytes())
+        if key not in self._known:
+            self._known[key] = model.logits(part.ids.tolist())
+        return self._known[key]
 
     def _prompt(self, golden: PromptGolden, model: LanguageModel, new_tokens: int) -> PromptResult:
         ids = golden.ids[: golden.prompt_length + new_tokens]
         forced = judge.teacher_forced(golden.head(len(ids)), model.logits(ids.tolist()), self.quant)
-        tokens = judge.generate(model, golden.prompt_ids, new_tokens)
+        tokens = self._drafted.get(tuple(golden.prompt_ids)) or judge.generate(model, golden.prompt_ids, new_tokens)
         free = judge.free_running(golden, tokens, model, self.tokenizer, self.quant)
         answer = itertools.takewhile(lambda token: token not in self.tokenizer.stop, tokens)
         # A run shorter than the golden's may end before the answer contains what it should.

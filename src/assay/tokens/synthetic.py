@@ -22,6 +22,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from assay.cache import cached
 
 RECIPE = 1  # raise when the weights of a seed change
+TOKENIZER = 2  # raise when the tokenizer beside them changes
 LOGIT_SPREAD = 4.0  # standard deviation of the logits: a trained model's is 2 to 5
 ON_DEMAND = "synthetic.json"
 SPECIAL = ("<|bos|>", "<|eos|>", "<|pad|>")
@@ -42,7 +43,7 @@ def synthetic_folder(name: str, config: Mapping[str, Any], seed: int, *, on_dema
     what to draw each tensor from, ``{"recipe", "seed", "tensors": {name: {"shape", "spread", "centre"}}}``. Tensor
     ``name`` is ``draw(f"{seed}/{name}", ...)``, made when it is read.
     """
-    identity = json.dumps([RECIPE, seed, dict(config), *["on demand", 2] * on_demand], sort_keys=True)
+    identity = json.dumps([RECIPE, TOKENIZER, seed, dict(config), *["on demand"] * on_demand], sort_keys=True)
     digest = hashlib.sha256(identity.encode()).hexdigest()[:16]
     return cached(f"models/{name}-{digest}", lambda folder: _write_folder(folder, config, seed, on_demand))
 

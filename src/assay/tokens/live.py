@@ -1,0 +1,53 @@
+"""The token stage without a stored golden: PyTorch verifies here and now what the compiled model said.
+
+The compiled model proposes the greedy ids, one float64 pass over prompt and proposal must predict each of them, and
+where it does not the golden goes on with float64's own choice. Then everything is judged as against a stored golden.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from assay.backends.protocol import LanguageModel
+from assay.tokens import judge
+from assay.tokens.golden import Golden
+from assay.tokens.make_golden import Draft, Progress, make_golden
+from assay.tokens.source import resolve
+from assay.tokens.spec import ModelSpec
+from assay.tokens.stage import TokenStage
+
+
+@dataclass(frozen=True)
+class Live:
+    """Stages of one model. ``load(path, quant)`` gives the compiled one, ``name`` says in a golden who proposed."""
+
+    spec: ModelSpec
+    weights: str | None
+    load: Callable[[Path, str], LanguageModel]
+    name: str
+    progress: Progress = lambda _: None
+
+    def stage(self, quant: str) -> tuple[TokenStage, LanguageModel]:
+        """The stage of a mode, its golden made now, and the compiled model. Raises as :func:`make_golden`."""
+        compiled, said = self.load(self.path, quant), {}
+
+        def propose(ids: list[int], count: int) -> list[int]:
+            said[tuple(ids)] = judge.generate(compiled, ids, count)
+            return said[tuple(ids)]
+
+        draft = Draft(f"{self.name} {quant}", propose)
+        golden = make_golden(self.spec, self.path, quant, draft, self.progress, yardstick=False)
+        plain = golden if quant == "fp32" else self._plain
+        return TokenStage(self.spec, quant, self.weights, golden=golden, plain=plain, drafted=said), compiled
+
+    @cached_property
+    def path(self) -> Path:
+        return resolve(self.spec, self.weights)
+
+    @cached_property
+    def _plain(self) -> Golden:
+        """The fp32 golden that a mode's cost is taken against, for all modes."""
+        return make_golden(self.spec, self.path, yardstick=False)

@@ -1,0 +1,140 @@
+"""Without a stored golden: PyTorch verifies now; and the table of a model's modes, with the memory that each holds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from assay.backends._torch_model import TorchModel
+from assay.errors import UsageError
+from assay.measure import model_table
+from assay.measure.model_table import COLUMNS, mode_row
+from assay.measure.resident import Held, Watch
+from assay.tokens import registry, source
+from assay.tokens.live import Live
+from assay.tokens.spec import Prompt
+from assay.tokens.streaming import FolderWeights
+
+SPEC = replace(
+    registry.model("llama-tiny").first_layers(2),
+    prompts=(Prompt("anvil", chat=False), Prompt("0123", chat=False)),
+    new_tokens=6,
+    certified_tokens=2,
+    positions=0,
+)
+
+
+class OneWrong(TorchModel):
+    """Its third token is another one than its logits say."""
+
+    fed = 0
+
+    def decode(self, token: int) -> int:
+        self.fed += 1
+        return (super().decode(token) + (self.fed == 2)) % self.vocabulary
+
+
+def faults_of(kind: type[TorchModel]) -> list[list[str]]:
+    stage, model = Live(SPEC, None, lambda path, _: kind(str(path)), "a compiler").stage("fp32")
+    assert stage.golden.provenance["ids"].startswith("drafted by a compiler fp32, each verified")
+    return [result.failures for result in stage.prompts(model)]
+
+
+def test_a_right_model_is_verified_by_pytorch_now() -> None:
+    assert faults_of(TorchModel) == [[], []]
+
+
+def test_a_wrong_token_is_found_where_the_model_itself_proposed_it() -> None:
+    wrong, right = faults_of(OneWrong)
+    assert len(wrong) == 1 and "2 tokens equal" in wrong[0] and right == []
+
+
+def test_the_first_layers_of_a_model_have_its_weights() -> None:
+    whole, part = registry.model("llama-2-7b"), registry.model("llama-2-7b").first_layers(2)
+    all_of, some = (json.loads((source.resolve(spec) / "synthetic.json").read_text()) for spec in (whole, part))
+    assert some["seed"] == all_of["seed"]
+    assert some["tensors"] == {
+        name: entry
+        for name, entry in all_of["tensors"].items()
+        if not name.startswith("model.layers.") or int(name.split(".")[2]) < 2
+    }
+    names = [f"model.layers.{layer}.input_layernorm.weight" for layer in range(2)]
+    for name in names:
+        assert np.array_equal(FolderWeights(source.resolve(part))(name), FolderWeights(source.resolve(whole))(name))
+
+
+@pytest.mark.parametrize(("name", "depth"), [("llama-2-7b", 33), ("llama-2-7b", 0), ("smollm2-135m", 1)])
+def test_a_depth_that_a_model_cannot_have_is_refused(name: str, depth: int) -> None:
+    with pytest.raises(UsageError, match=f"depth={depth}: expected synthetic weights and 1 to"):
+        registry.model(name).first_layers(depth)
+
+
+def test_memory_beyond_the_plan_is_a_fault() -> None:
+    assert not Held(1000, 200, 50, 1280).fault
+    assert "resident, 1.03 × the planned" in Held(1000, 200, 50, 1290).fault
+
+
+def test_the_watch_sees_what_was_held_meanwhile_and_nothing_before() -> None:
+    before = np.ones(48 << 20, np.uint8)
+    watch = Watch()
+    peak = np.ones(32 << 20, np.uint8)
+    del peak
+    held = watch.held({"weight_bytes": 32 << 20})
+    assert before.any() and abs(held.resident_bytes - (32 << 20)) < 4 << 20  # the kernel counts pages in batches
+    assert held.planned_bytes == 32 << 20
+
+
+TOKENS = {
+    "ok": True,
+    "prompts": [{"equal": 64, "certified": 60}],
+    "distribution": {"kl_mean": 1e-9},
+    "cost": {"kl_mean": 1e-2, "same_top1": 0.95},
+}
+SPEED = {
+    **{"weight_bytes": 4e9, "kv_bytes": 5e8, "arena_bytes": 1e8, "model_rss_bytes": 4.7e9},
+    **{"tpot_ms": 250.0, "achieved_gb_s": 16.0, "ceiling_share": 0.8},
+}
+
+
+@pytest.fixture
+def commands(monkeypatch: pytest.MonkeyPatch) -> dict[str, SimpleNamespace]:
+    """What the two commands answer; tests change it."""
+    answers = {
+        "tokens": SimpleNamespace(returncode=0, stdout=json.dumps(TOKENS), stderr=""),
+        "generate": SimpleNamespace(returncode=0, stdout=json.dumps(SPEED), stderr=""),
+    }
+
+    def answer(command: Sequence[str], **_: object) -> SimpleNamespace:
+        return answers[command[3]]
+
+    monkeypatch.setattr(model_table.subprocess, "run", answer)
+    return answers
+
+
+def test_a_row_has_tokens_cost_speed_and_memory(commands: dict[str, SimpleNamespace]) -> None:
+    row = mode_row("w8", [], [], [])
+    assert not row.fault and set(row.shown) == set(COLUMNS)
+    assert row.shown["of ceiling"] == "80%" and row.shown["planned GB"] == "4.60"
+
+
+def test_wrong_tokens_show_no_speed(commands: dict[str, SimpleNamespace]) -> None:
+    bad = json.dumps(TOKENS | {"ok": False})
+    commands["tokens"] = SimpleNamespace(returncode=1, stdout=bad, stderr="p00\nerror: tokens differ\n")
+    row = mode_row("w8", [], [], [])
+    assert row.fault == "assay tokens ended with exit code 1: tokens differ"
+    assert "ms/token" not in row.shown and row.shown["certified"] == "60"
+
+
+def test_more_memory_than_planned_fails_the_row(commands: dict[str, SimpleNamespace]) -> None:
+    commands["generate"].stdout = json.dumps(SPEED | {"model_rss_bytes": 4.8e9})
+    assert mode_row("w8", [], [], []).fault.startswith("memory: 4.80 GB resident")
+
+
+def test_a_killed_command_is_a_fault_with_its_code(commands: dict[str, SimpleNamespace]) -> None:
+    commands["generate"] = SimpleNamespace(returncode=-9, stdout="", stderr="")
+    assert "assay generate ended with exit code -9" in mode_row("w8", [], [], []).fault
