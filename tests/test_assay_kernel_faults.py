@@ -182,7 +182,9 @@ def test_fault_in_a_kernel_is_caught(
     with pytest.raises((Mismatch, Finding)) as caught:
         check(judge_of(op))
     assert edit.kernel in seen, fault
-    assert words in str(caught.value), fault
+    text = str(caught.value)
+    assert words in text, fault
+    assert ("lowering, a kernel or code generation" in text) == ("\n  eager " in text), text
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,7 @@ def render(table: Sequence[CoverageRow]) -> Table:
 
 
 def markdown(table: Sequence[CoverageRow]) -> str:
-    """The page ``docs/coverage.md``."""
+    """The table as a page in Markdown."""
     lines = [
         "# Overloads",
         "",

@@ -299,9 +299,11 @@ class Judge:
         return f"PyTorch on the same input: {verdict.ulps:.3g} ulp, error/bound {verdict.headroom:.3g}"
 
     def _stage(self, inputs: Sequence[torch.Tensor], example: Example) -> str:
-        """The first stage of the compilation whose own execution leaves the bound, where the backend has stages."""
+        """The first stage of the compilation whose own execution leaves the bound; empty if there are no stages."""
+        last = ""
         for name, execute in self.subject.compiled(example.dims).stages():
             got = execute(*inputs)[0]
             if not self.verdict(arrays([got])[0], inputs, example).passed:
                 return f"first stage outside the bound: {name}"
-        return ""
+            last = name
+        return f"none up to {last} is outside the bound: lowering, a kernel or code generation" if last else ""

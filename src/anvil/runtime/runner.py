@@ -21,7 +21,8 @@ from anvil.runtime.address_space import PAGE, AddressSpace, round_up
 from anvil.runtime.channel import Channel, Died, Fault
 from anvil.runtime.executor import POISON
 
-DEFAULT_TIMEOUT = 30.0  # seconds a run may take when the caller does not say
+DEFAULT_TIMEOUT = 30.0  # seconds a run may take when the caller does not say,
+ROW_TIMEOUT = 1.0  # and for each of its rows: a whole model under an emulator, on a busy machine, is slow but no hang
 _GRACE = 30.0  # seconds without a byte moving before the process is given up, beyond what a run may take
 _REQUEST = struct.Struct("<5Q")
 _MAP, _UNMAP, _WRITE, _PROTECT, _READ, _RUN = range(1, 7)
@@ -55,6 +56,7 @@ class RunnerExecutor:
     machine: str
     generation: int = 0
     _channel: Channel | None = None
+    _limit: float = DEFAULT_TIMEOUT  # seconds, of the last run
     _space: AddressSpace = field(default_factory=AddressSpace)
     _images: list[elf.Image] = field(default_factory=list)
     _names: dict[int, str] = field(default_factory=dict)
@@ -118,7 +120,7 @@ class RunnerExecutor:
         timeout: float | None = None,
     ) -> list[bytes]:
         channel = self._connected()
-        limit = DEFAULT_TIMEOUT if timeout is None else timeout
+        limit = self._limit = DEFAULT_TIMEOUT + ROW_TIMEOUT * len(program) if timeout is None else timeout
         payload = _as_words(program, "program") + _as_words(words, "words")
         milliseconds = max(1, round(limit * 1000))
         self._send(channel, _RUN, len(program), words.size, threads, milliseconds, payload=payload)
@@ -202,7 +204,8 @@ class RunnerExecutor:
             function = self._names.get(int(program[row][0]), "unknown") if program is not None else "unknown"
             where = f"in row {row} ({function.removesuffix('__packed')}), thread {error.tid}"
         if error.signal == signal.SIGALRM:
-            return KernelError(f"hang: no return in time {where}, on {self.description}", signal=name, row=row)
+            late = f"hang: no return within {self._limit:g} s {where}, on {self.description}"
+            return KernelError(late, signal=name, row=row)
         what = ""
         if error.signal in (signal.SIGSEGV, signal.SIGBUS):
             what = f" at address {error.address:#x}, {self._space.describe(error.address)}"

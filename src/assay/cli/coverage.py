@@ -11,7 +11,7 @@ from assay import ledger
 from assay.cli.common import RUNS, AsJson, BackendName, Records, backend, out, print_json
 from assay.record.writer import read
 
-Markdown = Annotated[bool, typer.Option("--markdown", help="Print the page docs/coverage.md.")]
+Markdown = Annotated[bool, typer.Option("--markdown", help="Print a Markdown page and nothing else.")]
 
 
 def coverage(
