@@ -35,6 +35,7 @@ CONTRACTS = {
     ("w8a8", "riscv64-rvv-vlen256"): Contract("vwmacc", least=8, forbidden=SCALAR_RISCV, share=0.08),
     ("w8a8", "riscv64-rvv-vlen512"): Contract("vwmacc", least=8, forbidden=SCALAR_RISCV, share=0.08),
     ("w8a8", "riscv64-rvv-vlen1024"): Contract("vwmacc", least=8, forbidden=SCALAR_RISCV, share=0.08),
+    ("q4_0", "x86_64-avx2"): Contract("vpshufb", least=16, forbidden=("vpsrad",), share=0.1),
     ("w4-g32", "x86_64-avx2"): Contract("vfmadd", least=32, forbidden=("cvtsi2ss", "vmulss", "vpinsr")),
 }
 

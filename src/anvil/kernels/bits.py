@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from anvil.kernels.dsl import Val, cast, const, eq, select
+from anvil.kernels.dsl import Val, cast, const, eq, select, shuffle
 from anvil.kernels.dsl import shift_right as logical_right
 from anvil.mlir import arith, ir, vector
 from anvil.targets.base import Target
+
+_UPPER = 0xF0F0F0F0 - (1 << 32)  # nibbles of every byte, as a signed number
 
 
 def reinterpret(value: Val, element: str) -> Val:
@@ -45,6 +47,21 @@ def top_bits(word: Val, first: int, count: int) -> Val:
     """``signed_bits`` times 2^(32 - count): one cheap operation less."""
     top = 32 - first - count
     return (word << top if top else word) & -(1 << (32 - count))
+
+
+def byte_on_top(word: Val, byte: int, target: Target) -> Val:
+    """``top_bits(word, 8 byte, 8)``, in one operation where the target moves bytes freely."""
+    if target.machine != "x86_64":
+        return top_bits(word, 8 * byte, 8)
+    source = reinterpret(word, "i8")
+    zero = source.lanes or 0  # the first element of the other operand
+    order = [place for lane in range(0, zero, 4) for place in (zero, zero, zero, lane + byte)]
+    return reinterpret(shuffle(source, const(0, source.type), order), "i32")
+
+
+def upper_nibbles(word: Val) -> tuple[Val, Val]:
+    """The even nibbles of i32 lanes and the odd ones, each in the upper half of a byte."""
+    return (word << 4) & _UPPER, word & _UPPER
 
 
 def from_bf16(bits: Val) -> Val:

@@ -50,6 +50,7 @@ class Field:
 class Swift:
     """See ``swift`` of :class:`BlockFormat`."""
 
+    codes: Callable[[At, Val], Any]
     value: Callable[[Any, int, Any], Val]
     scale: Callable[[Any], Val]
 
@@ -69,7 +70,7 @@ class BlockFormat:
     With ``scale`` the values are integers: sums over a group are made of them and multiplied once by
     ``scale(parameters)``. Without, the values are the weights themselves.
 
-    ``swift`` is a cheaper pair of ``value`` and ``scale`` for the matrix-vector product: the values times a power of
+    ``swift`` is a cheaper set of the same functions for the matrix-vector product: the values times a power of
     two, which ``scale`` takes back. The bits are the same as long as no product overflows, so it serves inputs below
     ``SWIFT_LIMIT`` in magnitude only.
     """

@@ -204,16 +204,16 @@ def _matrix_vector(o: _Operands, tid: Val, nthreads: Val) -> None:
 def _one_group(o: _Operands, panels: list[Val], group: Val, totals: list[Vectors]) -> list[Vectors]:
     """The totals of some panels after one more whole group, decoded in registers."""
     format_ = o.w.format
-    value, scale = (format_.swift or format_).value, (format_.swift or format_).scale
+    way = format_.swift or format_
     places = [o.w.at(panel, group) for panel in panels]
     parameters = [[format_.parameters(at) for at in own] for own in places]
 
     def step(number: Val, parts: list[Vectors]) -> list[Vectors]:
-        codes = [[format_.codes(at, number) for at in own] for own in places]
+        codes = [[way.codes(at, number) for at in own] for own in places]
         for k in range(format_.step):
             x = splat(o.x.load(0, group * format_.group + number * format_.step + k), o.panel.lanes)
             parts = [
-                [fma(x, value(c, k, p), part) for c, p, part in zip(*own, strict=True)]
+                [fma(x, way.value(c, k, p), part) for c, p, part in zip(*own, strict=True)]
                 for own in zip(codes, parameters, parts, strict=True)
             ]
         return parts
@@ -225,10 +225,10 @@ def _one_group(o: _Operands, panels: list[Val], group: Val, totals: list[Vectors
         with for_(0, format_.group // format_.step, carry=parts) as loop:
             loop.next(step(loop.index, loop.carry))
         parts = loop.results
-    if scale is None:
+    if way.scale is None:
         return parts
     return [
-        [fma(scale(p), part, total) for p, part, total in zip(*own, strict=True)]
+        [fma(way.scale(p), part, total) for p, part, total in zip(*own, strict=True)]
         for own in zip(parameters, parts, totals, strict=True)
     ]
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import torch
 
-from anvil.kernels.bits import from_f16, signed_bits, top_bits
-from anvil.kernels.blocks import BlockFormat, Field, Swift, small_float
+from anvil.kernels.bits import from_f16, signed_bits
+from anvil.kernels.blocks import BlockFormat, Field, small_float
+from anvil.kernels.nibbles import signed_nibbles
 from anvil.quant.base import FileBlocks, Quantised
 from anvil.quant.blob import (
     as_dtype,
@@ -31,10 +32,7 @@ FORMAT = BlockFormat(
     codes=lambda at, step: at.row("codes", step),
     value=lambda word, k, scale: small_float(signed_bits(word, 4 * k, 4)),
     scale=lambda scale: scale,
-    swift=Swift(
-        value=lambda word, k, scale: small_float(top_bits(word, 4 * k, 4)),
-        scale=lambda scale: scale * 2.0**-28,
-    ),
+    swift=signed_nibbles(lambda at, step: at.row("codes", step)),
 )
 
 

@@ -7,35 +7,58 @@ Activations are f32.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 import torch
 
-from anvil.kernels.bits import from_f16, unsigned_bits
-from anvil.kernels.blocks import At, BlockFormat, Field, small_float
-from anvil.kernels.dsl import Val
+from anvil.kernels.bits import from_f16, reinterpret, signed_bits, top_bits
+from anvil.kernels.blocks import At, BlockFormat, Field, Swift, small_float
+from anvil.kernels.dsl import Val, shift_right
 from anvil.quant.base import FileBlocks, Quantised
 from anvil.quant.blob import as_dtype, block_mode, flattened, half_at_least, halves_to_bytes, padded_blocks
+from anvil.targets.base import Target
 
 
-def _codes(at: At, step: Val) -> tuple[Val, Val, Val]:
-    return at.row("low", at.sub * 2), at.row("low", at.sub * 2 + 1), at.row("high", at.sub)
+def _codes(at: At, step: Val) -> list[Val]:
+    """Of a group, four words per output with a code - 32 in each byte; :func:`_word` says which input is where."""
+    low, pairs = [at.row("low", at.sub * 2), at.row("low", at.sub * 2 + 1)], at.row("pairs", at.sub)
+    nibbles = [(word if odd == 0 else shift_right(word, 4)) & 0x0F0F0F0F for word in low for odd in (0, 1)]
+    above = [moved & 0x30303030 for moved in (pairs << 4, pairs << 2, pairs, shift_right(pairs, 2))]
+    whole = [reinterpret(own | high, "i8") for own, high in zip(nibbles, above, strict=True)]
+    return [reinterpret(code - 32, "i32") for code in whole]
 
 
-def _value(codes: tuple[Val, Val, Val], k: int, scale: Val) -> Val:
-    low, high = unsigned_bits(codes[k // 8], 4 * (k % 8), 4), codes[2]
-    above = unsigned_bits(high, 2 * k - 4, 6) & 0x30 if k > 1 else (high << (4 - 2 * k)) & 0x30
-    return small_float((low | above) - 32)
+def _word(k: int) -> tuple[int, int]:
+    """Word and byte that hold the code of input ``k``: even and odd nibbles of a word of ``low`` come apart."""
+    return k // 8 * 2 + k % 2, k % 8 // 2
 
+
+def _value(codes: list[Val], k: int, scale: Val) -> Val:
+    word, byte = _word(k)
+    return small_float(signed_bits(codes[word], 8 * byte, 8))
+
+
+def _swift_value(codes: list[Val], k: int, scale: Val) -> Val:
+    word, byte = _word(k)
+    return small_float(top_bits(codes[word], 8 * byte, 8))  # times 2^24
+
+
+#: ``pairs`` holds the high bits of a group in this order: the ones of each byte of the four words in a byte of its own.
+_ORDER = torch.tensor([16 * group + k for group in range(16) for k in sorted(range(16), key=lambda k: _word(k)[::-1])])
+_BACK = _ORDER.argsort()
 
 FORMAT = BlockFormat(
     name="q6_k",
     block=256,
     group=16,
     step=16,
-    fields=(Field("scale", 16), Field("scales", 8, 16), Field("low", 4, 256), Field("high", 2, 256)),
+    fields=(Field("scale", 16), Field("scales", 8, 16), Field("low", 4, 256), Field("pairs", 2, 256)),
     parameters=lambda at: from_f16(at.row("scale"), at.target) * small_float(at.row("scales", at.sub)),
     codes=_codes,
     value=_value,
     scale=lambda scale: scale,
+    swift=Swift(codes=_codes, value=_swift_value, scale=lambda scale: scale * 2.0**-24),
 )
 
 
@@ -85,4 +108,18 @@ def to_file(weight: Quantised) -> torch.Tensor:
     return torch.cat(pieces, dim=2)
 
 
-MODE = block_mode("q6_k", FORMAT, quantise, dequantise, file=FileBlocks("Q6_K", 256, 210, from_file, to_file))
+_STORAGE = block_mode("q6_k", FORMAT, quantise, dequantise, file=FileBlocks("Q6_K", 256, 210, from_file, to_file))
+
+
+def _pack(weight: Quantised, target: Target) -> dict[str, torch.Tensor]:
+    pairs = weight.parts["high"][..., _ORDER]
+    return _STORAGE.pack(replace(weight, parts={**weight.parts, "pairs": pairs}), target)
+
+
+def _unpack(packed: Mapping[str, torch.Tensor], shape: tuple[int, int], target: Target) -> Quantised:
+    parts = dict(_STORAGE.unpack(packed, shape, target).parts)
+    high = parts.pop("pairs")[..., _BACK]
+    return Quantised(shape, {**parts, "high": high})
+
+
+MODE = replace(_STORAGE, pack=_pack, unpack=_unpack)

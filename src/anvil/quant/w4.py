@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import torch
 
-from anvil.kernels.bits import bits_in_place, from_f16, signed_bits, top_bits, widen
-from anvil.kernels.blocks import At, BlockFormat, Field, Swift, small_float
+from anvil.kernels.bits import bits_in_place, from_f16, signed_bits, widen
+from anvil.kernels.blocks import At, BlockFormat, Field, small_float
 from anvil.kernels.dsl import Val, const, fma
+from anvil.kernels.nibbles import signed_nibbles
 from anvil.quant.base import Quantised, QuantMode
 from anvil.quant.blob import as_dtype, block_mode, flattened, padded_blocks
 
@@ -35,10 +36,7 @@ def symmetric(name: str, size: int) -> QuantMode:
         codes=_codes,
         value=lambda word, k, scale: small_float(signed_bits(word, 4 * k, 4)),
         scale=lambda scale: scale,
-        swift=Swift(
-            value=lambda word, k, scale: small_float(top_bits(word, 4 * k, 4)),
-            scale=lambda scale: scale * 2.0**-28,
-        ),
+        swift=signed_nibbles(_codes),
     )
 
     def quantise(weight: torch.Tensor) -> Quantised:
