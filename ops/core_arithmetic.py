@@ -135,6 +135,9 @@ OVERLOADS = (
         precision="native",
     ),
     Overload("aten.floor_divide.default", floor_quotient, DIVISORS, promote="common", bound=ulps(2)),
+    Overload(
+        "aten.floor_divide.Scalar", floor_quotient, with_number(3, -2), promote="common", numbers=True, bound=ulps(2)
+    ),
     Overload("aten.remainder.Tensor", np.remainder, DIVISORS, promote="common", bound=ulps(1)),
     Overload(
         "aten.remainder.Scalar", np.remainder, with_number(3, -2, 0.7), promote="common", numbers=True, bound=ulps(1)
@@ -189,6 +192,9 @@ OVERLOADS = (
     ),
     Overload("aten.frac.default", lambda x: x - np.trunc(x), one()),
     Overload("aten.copysign.Tensor", np.copysign, two(), promote="float", signed_zero=True),
+    Overload(
+        "aten.copysign.Scalar", np.copysign, with_number(2, -0.5), promote="float", numbers=True, signed_zero=True
+    ),
     Overload(
         "aten.addcmul.default",
         lambda x, a, b, value=1: x + value * a * b,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -37,4 +39,32 @@ def to(name: str) -> Form:
     return Form(f"to {name}", (Given(fill=partial(fitting, target)),), (), {"dtype": target}, everywhere=True)
 
 
-OVERLOADS = (Overload("aten._to_copy.default", cast, tuple(to(name) for name in NAMES.values())),)
+def between_devices(op: Any, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return op(x, "cpu", dtype)
+
+
+def number_of(name: str) -> Form:
+    """The type as an argument by position."""
+    found = to(name)
+    return replace(found, args=(found.kwargs["dtype"],), kwargs={})
+
+
+SOME = tuple(map(number_of, ("f32", "bf16", "i32", "bool")))
+SAME = (Form("matrix", (Given(),)), Form("rank 0", (Given(""),)))
+
+OVERLOADS = (
+    Overload("aten.to.dtype", cast, SOME),
+    Overload("aten.to.device", cast, SOME, call=between_devices),
+    Overload("aten.to.dtype_layout", cast, tuple(map(to, ("f32", "i32")))),
+    Overload("prims.convert_element_type.default", cast, SOME),
+    Overload(
+        "aten.type_as.default",
+        lambda x, other: cast(x, torch.from_numpy(other).dtype),
+        tuple(
+            Form(f"as {name}", (Given(fill=partial(fitting, TYPES[name])), Given("", name))) for name in ("f32", "i32")
+        ),
+    ),
+    Overload("aten.lift_fresh.default", np.array, SAME),
+    Overload("aten.lift_fresh_copy.default", np.array, SAME),
+    Overload("aten._to_copy.default", cast, tuple(to(name) for name in NAMES.values())),
+)

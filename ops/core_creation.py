@@ -56,6 +56,13 @@ OVERLOADS = (
         without={"bool": "PyTorch makes at most two"},
     ),
     Overload(
+        "aten.arange.start",
+        lambda x: positions(x, 3),
+        (Form("from 3", ROW),),
+        call=lambda op, x: op(3, 3 + x.shape[0], dtype=x.dtype),
+        without={"bool": "PyTorch makes at most two"},
+    ),
+    Overload(
         "aten.arange.start_step",
         lambda x: positions(x, 3, 2),
         (Form("from 3 by 2", ROW),),

@@ -133,6 +133,10 @@ def filled(x: np.ndarray, index: np.ndarray, dim: int, value: float) -> np.ndarr
     return result
 
 
+def filled_with(x: np.ndarray, index: np.ndarray, value: np.ndarray, dim: int) -> np.ndarray:
+    return filled(x, index, dim, value)  # type: ignore[arg-type]
+
+
 def masked(x: np.ndarray, mask: np.ndarray, source: np.ndarray) -> np.ndarray:
     result = np.array(np.broadcast_to(x, np.broadcast_shapes(x.shape, mask.shape)))
     chosen = np.broadcast_to(mask, result.shape)
@@ -214,6 +218,24 @@ OVERLOADS = (
         call=dim_first,
         bound=sums,
         kinds=("ordinary",),
+    ),
+    of(
+        "scatter.value_reduce",
+        placed(lambda old, new: add(old, old.dtype.type(new))),
+        form("add", X, WITHIN, args=(1, 2), reduce="add"),
+        call=dim_first,
+        kinds=("whole",),
+    ),
+    of(
+        "index_fill.int_Tensor",
+        filled_with,
+        form("columns", X, VECTOR, Given("", fill=zero_or_one), args=(1,)),
+        call=dim_first,
+    ),
+    of(
+        "one_hot.default",
+        lambda i, classes: np.eye(classes, dtype=np.int64)[i],
+        Form("of 7", (Given("M N", "i64", between(0, 7)),), (7,), types=("i64",)),
     ),
     of(
         "scatter_add.default",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 
 from assay.overloads.fill import between
@@ -48,6 +51,14 @@ def nan_to_num(x, nan=None, posinf=None, neginf=None):
     return np.nan_to_num(x, nan=nan or 0.0, posinf=posinf, neginf=neginf) if is_float(x) else x
 
 
+def number_first(op: Any, x: Any, number: int) -> Any:
+    return op(number, x)
+
+
+def swapped(golden: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda x, number: golden(np.full(x.shape, number).astype(x.dtype), x)
+
+
 SHIFTS = two(second=between(-2, 70))
 SMALL_SHIFTS = tuple(Form(f"by {n}", (Given(),), (n,)) for n in (3, 0, 40))
 NO_BOOL = {"bool": "PyTorch computes it and its own shape function refuses it"}
@@ -67,6 +78,34 @@ OVERLOADS = (
         for name, golden in BITWISE.items()
     ),
     *(Overload(f"aten.__{name}__.Tensor", golden, two(), promote="common") for name, golden in BITWISE.items()),
+    *(
+        Overload(f"aten.__{name}__.Scalar", golden, with_number(5, 1), promote="common", numbers=True)
+        for name, golden in BITWISE.items()
+    ),
+    *(
+        Overload(
+            f"aten.bitwise_{name}.Scalar_Tensor",
+            swapped(golden),
+            with_number(5, 1),
+            call=number_first,
+            promote="common",
+            numbers=True,
+        )
+        for name, golden in BITWISE.items()
+    ),
+    *(
+        Overload(
+            f"aten.bitwise_{name}_shift.Scalar_Tensor",
+            swapped(golden),
+            tuple(Form(f"of {n}", (Given(fill=between(0, 9)),), (n,)) for n in (5, 1)),
+            call=number_first,
+            promote="common",
+            numbers=True,
+        )
+        for name, golden in (("left", left), ("right", right))
+    ),
+    Overload("aten.__lshift__.Tensor", left, SHIFTS, without=NO_BOOL),
+    Overload("aten.__rshift__.Tensor", right, SHIFTS, without=NO_BOOL),
     Overload("aten.bitwise_not.default", bitwise_not, one()),
     Overload("aten.bitwise_left_shift.Tensor", left, SHIFTS),
     Overload("aten.bitwise_right_shift.Tensor", right, SHIFTS),
@@ -95,6 +134,17 @@ OVERLOADS = (
         lambda c, y, x: np.where(c, np.asarray(x, y.dtype), y),
         (Form("number", (MASK, Given()), (1,)),),
         call=lambda op, c, y, x: op(c, x, y),
+    ),
+    Overload(
+        "aten.where.Scalar",
+        lambda c: np.where(c, np.float32(2.5), np.float32(-1)),
+        (Form("numbers", (MASK,), types=("bool",)),),
+        call=lambda op, c: op(c, 2.5, -1.0),
+    ),
+    Overload(
+        "aten.isin.Tensor_Tensor",
+        np.isin,
+        (Form("five", (Given(fill=between(0, 4)), Given("5", fill=between(0, 4)))),),
     ),
     Overload(
         "aten.where.ScalarOther",

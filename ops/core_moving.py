@@ -42,6 +42,11 @@ def mirrored(mode: str) -> Callable[..., np.ndarray]:
     return golden
 
 
+def padded_as(x: np.ndarray, pad: Sequence[int], mode: str = "constant", value: float = 0) -> np.ndarray:
+    names = {"reflect": "reflect", "replicate": "edge"}
+    return padded(x, pad, value) if mode == "constant" else mirrored(names[mode])(x, pad)
+
+
 def written(x: np.ndarray, part: np.ndarray, dim: int = 0, start=None, end=None, step: int = 1) -> np.ndarray:
     result = np.array(x)
     np.moveaxis(result, dim, 0)[start:end:step] = np.moveaxis(part, dim, 0)
@@ -89,6 +94,15 @@ OVERLOADS = (
     of("repeat.default", tiled, ("M N", ([2, 1],)), ("M N", ([2, 1, 3],)), ("N", ([0],))),
     of("repeat_interleave.self_int", np.repeat, ("M N", (3, 0)), ("M N", (2, -1)), ("M N", (2,))),
     of("constant_pad_nd.default", padded, ("M N", ([2, 1],)), ("M N", ([1, 0, 0, 3], 1)), ("4 6", ([-1, 2, 3, -2], 2))),
+    of(
+        "pad.default",
+        padded_as,
+        ("M N", ([2, 1],)),
+        ("M N", ([1, 0, 0, 3], "constant", 1)),
+        ("2 3 7", ([2, 3], "reflect")),
+        ("M 3 7", ([2, 9], "replicate")),
+        without={"bool": "PyTorch pads with the number 0"},
+    ),
     of(
         "reflection_pad1d.default",
         mirrored("reflect"),

@@ -246,10 +246,46 @@ def unbiased_bound(setting: Setting, want, x, dim, unbiased, keepdim=False) -> n
     return _variance_bound(setting, want, x, dim, int(unbiased), keepdim)
 
 
+def whole(statistic):
+    """Over all elements, with the correction or not."""
+    return lambda x, unbiased: statistic(x, None, int(unbiased))
+
+
+def along(statistic):
+    return lambda x, dim, unbiased, keepdim=False: statistic(x, dim, int(unbiased), keepdim)
+
+
+def whole_bound(bound):
+    return lambda setting, want, x, unbiased: bound(setting, want, x, None, int(unbiased))
+
+
+def along_bound(bound):
+    return lambda setting, want, x, dim, unbiased, keepdim=False: bound(setting, want, x, dim, int(unbiased), keepdim)
+
+
+BOTH = (Form("unbiased", MATRIX, (True,)), Form("biased", CUBE, (False,)))
+BOTH_ALONG = (Form("unbiased", MATRIX, ([1], True)), Form("biased", MATRIX, ([0], False, True)))
+
+
+def unbiased_family() -> list[Overload]:
+    """The older spellings, with a flag in the place of the correction."""
+    spreads = {"var": (variance, variance_bound), "std": (deviation, deviation_bound)}
+    pairs = {f"{name}_mean": (with_mean(f), with_mean_bound(b)) for name, (f, b) in spreads.items()}
+    found = []
+    for name, (statistic, bound) in {**spreads, **pairs}.items():
+        found.append(Overload(f"aten.{name}.default", whole(statistic), BOTH, bound=whole_bound(bound), **STATISTICS))
+        if name != "var":
+            found.append(
+                Overload(f"aten.{name}.dim", along(statistic), BOTH_ALONG, bound=along_bound(bound), **STATISTICS)
+            )
+    return found
+
+
 STATISTICS = {"precision": "extended", "kinds": ("ordinary", "positive"), "sizes": SOME}
 SCAN = (*dims(1, 0, -1, keep=False), Form("rank 0", (Given(""),), (0,)))
 
 OVERLOADS = (
+    *unbiased_family(),
     Overload("aten.sum.default", total, ALL, kinds=KINDS, precision="extended", bound=sum_bound),
     Overload("aten.sum.dim_IntList", total, (*LISTS, *TYPED), kinds=KINDS, precision="extended", bound=sum_bound),
     Overload("aten.mean.default", mean, ALL, kinds=KINDS, precision="extended", bound=mean_bound),

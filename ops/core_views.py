@@ -74,6 +74,7 @@ OVERLOADS = (
         call=dense,
     ),
     of("reshape.default", np.reshape, ("M N", ([-1],)), ("M 6", ([-1, 2, 3],)), ("M N 1", ([1, -1],))),
+    of("_unsafe_view.default", np.reshape, ("M N", ([-1],)), ("M 6", ([-1, 2, 3],)), call=dense),
     of("permute.default", np.transpose, ("M N K", ([2, 0, 1],)), ("M N", ([-1, 0],)), ("", ([],))),
     of("transpose.int", np.swapaxes, ("M N K", (0, -1)), ("M N", (1, 0))),
     of("t.default", flipped, ("M N", ()), ("N", ())),

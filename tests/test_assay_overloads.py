@@ -12,7 +12,7 @@ import torch
 from sample_records import run_row
 from typer.testing import CliRunner
 
-from assay import coverage, ledger
+from assay import backends, coverage, ledger
 from assay.backends.protocol import Claim, Finding, NotRunHere, Program, Unsupported
 from assay.backends.torch_eager import EagerBackend, EagerCompiled
 from assay.bench import Bench
@@ -156,7 +156,40 @@ def test_a_type_left_out_is_not_run():
 def test_the_quick_profile_takes_few_types_and_the_same_every_time():
     first, second = check("aten.mul.Tensor", profile="quick"), check("aten.mul.Tensor", profile="quick")
     assert first.calls() == second.calls()
-    assert len({call.dtype for call in first.calls()}) == 3
+    assert len({call.dtype for call in first.calls()}) == 2
+
+
+@dataclass(frozen=True)
+class Clamping(EagerCompiled):
+    """Takes an index out of range for the last one."""
+
+    def run(self, *inputs: torch.Tensor, threads: int = 1) -> list[torch.Tensor]:
+        return super().run(*(x.clamp(max=6) if x.dtype == torch.int64 else x for x in inputs))
+
+
+class ClampingBackend(EagerBackend):
+    def compile(self, program: Program, target: str, *, quant: str = "fp32", variant: str = "") -> EagerCompiled:
+        compiled = super().compile(program, target, quant=quant)
+        return Clamping(compiled.module, compiled.artifact)
+
+
+class NoFloats(EagerBackend):
+    def compile(self, program: Program, target: str, *, quant: str = "fp32", variant: str = "") -> EagerCompiled:
+        if any(tensor.is_floating_point() for tensor in program.example):
+            raise Finding("the compiler crashed")
+        return super().compile(program, target, quant=quant)
+
+
+def test_an_index_out_of_range_must_be_refused():
+    check("aten.index_select.default", profile="quick").run()
+    with pytest.raises(Mismatch, match=r"tensor 1 holds the index .* got a result, want an error"):
+        check("aten.index_select.default", ClampingBackend(), profile="quick").run()
+
+
+def test_a_type_that_pytorch_refuses_must_not_crash_the_compiler():
+    check("aten.bitwise_and.Scalar").run()
+    with pytest.raises(Mismatch, match=r"a type that PyTorch refuses: f64: .*the compiler crashed"):
+        check("aten.bitwise_and.Scalar", NoFloats()).run()
 
 
 def record(name: str, dtype: str, target: str, status: str) -> Result:
@@ -195,6 +228,23 @@ def test_assay_coverage_prints_every_core_overload(tmp_path):
     assert {row["state"] for row in core} <= {"covered", "decomposed", "missing", "left out"}
     assert rows["aten.add.Tensor"]["ok"] == {"x86_64-avx2": ["f32"]}
     assert rows["aten.randn.default"]["state"] == "left out"
+
+
+#: Compiled and not compared by value: what has none, and what returns a Python number.
+WITHOUT_VALUES = {
+    *(f"aten.{name}" for name in ("empty.memory_format", "empty_like.default", "empty_strided.default")),
+    *(f"aten.{name}" for name in ("new_empty.default", "sym_numel.default", "sym_size.int")),
+    *(f"aten.{name}" for name in ("sym_storage_offset.default", "sym_stride.int")),
+}
+
+
+def test_every_overload_that_is_compiled_has_a_spec_and_every_other_one_a_reason():
+    claims = backends.load("anvil").coverage()
+    compiled = {claim.name for claim in claims if claim.state in ("covered", "decomposed")}
+    library = {name for name in compiled if not name.startswith("anvil.")}  # those are OpSpecs of the same folder
+    assert library - registry(OPS).keys() == WITHOUT_VALUES
+    assert registry(OPS).keys() <= library
+    assert [claim.name for claim in claims if not claim.how] == []
 
 
 def _core() -> list[object]:

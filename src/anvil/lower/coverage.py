@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import torch
 
+from anvil.frontend.normalise.scatter import REWRITES
 from anvil.frontend.normalise.spelling import CANONICAL
 from anvil.lower import decompose, named
 from anvil.lower.generic.ops import table
@@ -26,10 +27,17 @@ _LEFT_OUT = {
     "_local_scalar_dense": "the result is a Python number, not a tensor",
 }
 
+#: What is refused by name, in a model run by PyTorch instead.
+_MISSING = {
+    "_fft_c2r": "complex numbers are no element type",
+    "_fft_r2c": "complex numbers are no element type",
+    "nonzero": "the size of the result depends on values, not on sizes; a mask says the same",
+}
+
 #: Overloads outside of the core that export leaves in real language models.
 _IN_MODELS = """
 __and__.Tensor __or__.Tensor _unsafe_view.default all.default any.default arange.default arange.start
-baddbmm.default batch_norm.default bitwise_left_shift.Tensor bitwise_right_shift.Tensor chunk.default
+argsort.stable baddbmm.default batch_norm.default bitwise_left_shift.Tensor bitwise_right_shift.Tensor chunk.default
 clamp_max.default clamp_min.default contiguous.default conv1d.default conv2d.default cumprod.default dot.default
 einsum.default empty_like.default floor_divide.default group_norm.default hardsigmoid.default hardswish.default
 isin.Tensor_Tensor layer_norm.default linear.default log_softmax.int logsumexp.default masked_fill.Scalar
@@ -37,7 +45,7 @@ masked_fill.Tensor matmul.default max.default min.default mish.default mv.defaul
 new_empty.default new_full.default new_ones.default new_zeros.default one_hot.default ones.default
 ones_like.default outer.default repeat_interleave.self_int reshape.default rms_norm.default roll.default
 rsub.Scalar rsub.Tensor scaled_dot_product_attention.default silu.default softmax.int softplus.default
-split.Tensor square.default stack.default std.correction sum.default t.default transpose.int tril.default
+split.Tensor square.default stack.default std.correction sum.default t.default take.default transpose.int tril.default
 triu.default type_as.default unbind.int var_mean.correction where.Scalar where.ScalarOther where.ScalarSelf
 zeros.default zeros_like.default
 """
@@ -75,6 +83,7 @@ def _overload(name: str) -> Any:
 def _tables() -> dict[Any, str]:
     """What lowers an overload, by overload."""
     return {
+        **dict.fromkeys(REWRITES, "written as a choice, a view or a copy"),
         **dict.fromkeys(CANONICAL, "spelled as another overload"),
         **dict.fromkeys(table(), "generic loop nest"),
         **dict.fromkeys((*REMAPS, *WINDOWS), "view"),
@@ -97,13 +106,13 @@ def _of(op: Any, core: bool) -> Coverage:
         return Coverage(name, core, "covered", "size of a tensor")
     if decompose.definition(op) is not None:
         return Coverage(name, core, "decomposed", "into what PyTorch says it consists of")
-    return Coverage(name, core, "missing", "")
+    return Coverage(name, core, "missing", _MISSING.get(name.split(".")[1], ""))
 
 
 def _left_out(op: Any) -> str:
     name = str(op).split(".")[1]
     if name.endswith("_backward"):
         return _LEFT_OUT["backward"]
-    if str(op).endswith(".out"):
-        return "writes into an argument; export makes it functional"
+    if op._schema.is_mutable:
+        return "writes into an argument: in a model, export makes it functional"
     return _LEFT_OUT.get(name, "")

@@ -18,7 +18,7 @@ from assay.bench import Bench, native
 from assay.bounds import Setting
 from assay.compare import Mismatch, Verdict
 from assay.explore import Profile
-from assay.overloads import golden
+from assay.overloads import golden, refusals
 from assay.overloads.examples import Example, arguments, examples, tensors
 from assay.overloads.program import Call, program
 from assay.overloads.spec import Form, Overload
@@ -26,7 +26,7 @@ from assay.record.rows import CaseKey
 
 KIND = "overload"
 #: Element types and extra forms that the quick profile takes, in turn over the overloads.
-QUICK_TYPES = 3
+QUICK_TYPES = 2
 NATIVE_LIMIT, EMULATED_LIMIT = 1200, 400
 EXAMPLES = 14
 
@@ -75,6 +75,9 @@ class OverloadCheck:
                 cell.end("not_run", status.reason or f"{status.name} does not run on this machine")
             raise NotRunHere(status.reason)
         self._each(calls)
+        if self.profile.name != "quick":
+            for reason in refusals.bad_types(self.overload, self._compile):
+                self._failed(calls[0], f"a type that PyTorch refuses: {reason}")
         self._raise()
 
     def calls(self) -> list[Call]:
@@ -86,7 +89,10 @@ class OverloadCheck:
             types = [types[(turn + i * 3) % len(types)] for i in range(QUICK_TYPES)]
             types = [name for name in overload.types if name in types]
         found = [Call(overload.forms[0], name) for name in types]
-        for number, form in enumerate(overload.all_forms[1:]):
+        forms = list(overload.all_forms[1:])
+        if self.profile.name == "quick" and len(forms) > 1 and forms[-2].look:
+            del forms[-1 - turn % 2]  # one look of two: views are one mechanism for all overloads
+        for number, form in enumerate(forms):
             accepted = [name for name in types if overload.accepts(name, form)]
             if not self.profile.random and not form.everywhere:
                 accepted = [accepted[(turn + number) % len(accepted)]] if accepted else []
@@ -123,7 +129,10 @@ class OverloadCheck:
         if isinstance(error, (Unsupported, NotRunHere)):
             self.cells[call.dtype].end(_status(error), f"{title}{error}")
         else:
-            self.cells[call.dtype].end("failed", f"{self._name(call)}: {title}{error}\n  replay   {self._replay()}")
+            self._failed(call, f"{title}{error}")
+
+    def _failed(self, call: Call, reason: str) -> None:
+        self.cells[call.dtype].end("failed", f"{self._name(call)}: {reason}\n  replay   {self._replay()}")
 
     def _judge(self, compiled: Compiled, calls: Sequence[Call]) -> None:
         limit = NATIVE_LIMIT if native(self.bench.statuses[self.target]) else EMULATED_LIMIT
@@ -137,6 +146,9 @@ class OverloadCheck:
                 cell.artifact = compiled.artifact
                 want = golden.eager(self.overload, call.form, arguments(call, stored))
                 self._compare(call, example, stored, [next(left) for _ in want], want)
+        first = next(examples(self.overload, 1, limit, base))
+        if reason := refusals.bad_indices(self.overload, compiled, calls, first):
+            self._failed(calls[0], reason)
 
     def _compare(
         self,

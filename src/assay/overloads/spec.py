@@ -47,11 +47,13 @@ class Given:
         axes: sizes, outermost first: letters are dynamic and equal where the letter is, numbers are fixed.
         dtype: a name of ``TYPES``, where it is not the case's.
         fill: makes the values, where they are not the example's kind.
+        index: an i64 tensor with a ``fill`` holds indices: one far beyond is an error.
     """
 
     axes: str = "M N"
     dtype: str = ""
     fill: Fill | None = None
+    index: bool = True
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -81,16 +83,6 @@ class Form:
     look: Look = ""
     types: tuple[str, ...] = ()
     everywhere: bool = False
-
-
-@dataclass(frozen=True)
-class Refused:
-    """A call that PyTorch refuses: a compiler must refuse it too, when it compiles it or when it runs it."""
-
-    title: str
-    tensors: tuple[torch.Tensor, ...]
-    args: tuple[Any, ...] = ()
-    kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 @dataclass(frozen=True)
@@ -124,7 +116,6 @@ class Overload:
     precision: Precision = "double"
     call: Callable[..., Any] | None = None
     kinds: tuple[str, ...] = ("mixed",)
-    refused: tuple[Refused, ...] = ()
     without: Mapping[str, str] = field(default_factory=dict[str, str])
     signed_zero: bool = False
     sizes: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, "tuple[int, ...]"])

@@ -95,15 +95,11 @@ def _cast(program: GraphProgram, node: Node, source: Node) -> Node:
     return emit(program, node, aten._to_copy.default, source, dtype=dtype)
 
 
-JOIN_SCATTERS = GraphPass(
-    "join_scatters",
-    by_target(
-        {
-            aten.slice_scatter.default: _slice_scatter,
-            aten.select_scatter.default: _select_scatter,
-            aten.fill.Scalar: _fill,
-            aten.fill.Tensor: _fill,
-            aten.copy.default: _copy,
-        }
-    ),
-)
+REWRITES = {
+    aten.slice_scatter.default: _slice_scatter,
+    aten.select_scatter.default: _select_scatter,
+    aten.fill.Scalar: _fill,
+    aten.fill.Tensor: _fill,
+    aten.copy.default: _copy,
+}
+JOIN_SCATTERS = GraphPass("join_scatters", by_target(REWRITES))

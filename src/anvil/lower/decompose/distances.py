@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from anvil.lower.decompose.normalising import wide_type
+
 aten = torch.ops.aten
 
 
@@ -40,9 +42,10 @@ def _pdist(x: Tensor, p: float = 2) -> Any:
 
 def _cosine_similarity(x: Tensor, y: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
     """x · y over the product of their lengths, each at least eps."""
-    x, y = torch.broadcast_tensors(x, y)
+    dtype = torch.promote_types(x.dtype, y.dtype)
+    x, y = (tensor.to(wide_type(dtype)) for tensor in torch.broadcast_tensors(x, y))
     lengths = [(tensor * tensor).sum(dim, keepdim=True).sqrt().clamp(min=eps) for tensor in (x, y)]
-    return ((x / lengths[0]) * (y / lengths[1])).sum(dim)
+    return ((x / lengths[0]) * (y / lengths[1])).sum(dim).to(dtype)
 
 
 def _embedding_bag(
@@ -64,15 +67,15 @@ def _embedding_bag(
     place = torch.arange(indices.shape[0])
     bag = (place[:, None] >= offsets[None, :bags]).to(torch.int64).sum(1) - 1
     member = (bag[None, :] == torch.arange(bags)[:, None]) & (indices != padding_idx)[None, :]
-    rows = aten.embedding.default(weight, indices.clamp(min=0))
+    rows = aten.embedding.default(weight, indices.clamp(min=0)).to(wide_type(weight.dtype))
     if per_sample_weights is not None:
-        rows = rows * per_sample_weights[:, None]
+        rows = rows * per_sample_weights[:, None].to(rows.dtype)
     total = torch.where(member[:, :, None], rows[None], 0).sum(1)
     counts = member.to(torch.int64).sum(1)
     if mode == 1:
         total = total / counts.clamp(min=1)[:, None].to(total.dtype)
     empty = indices.new_zeros([0 if mode == 0 else bags])
-    return total, bag, counts if mode == 1 else empty, empty
+    return total.to(weight.dtype), bag, counts if mode == 1 else empty, empty
 
 
 DECOMPOSITIONS = {

@@ -11,14 +11,14 @@ from torch import Tensor
 aten = torch.ops.aten
 
 
-def _wide(dtype: torch.dtype) -> torch.dtype:
+def wide_type(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
 
 def _normed(x: Tensor, dims: Sequence[int], eps: float) -> tuple[Tensor, Tensor, Tensor]:
     """(x - mean) · rstd, mean and rstd in the wide type, over ``dims``, which stay with size 1. The mean is subtracted
     before squares are taken: E[x²] - E[x]² cancels where the mean is large."""
-    wide = x.to(_wide(x.dtype))
+    wide = x.to(wide_type(x.dtype))
     mean = wide.mean(dims, keepdim=True)
     centred = wide - mean
     rstd = torch.rsqrt((centred * centred).mean(dims, keepdim=True) + eps)
@@ -42,7 +42,7 @@ def _layer_norm(
 
 def _rms_norm(x: Tensor, shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None) -> Tensor:
     """Without eps that of the type sums are held in."""
-    wide = x.to(_wide(x.dtype))
+    wide = x.to(wide_type(x.dtype))
     dims = list(range(x.ndim - len(shape), x.ndim))
     small = torch.finfo(wide.dtype).eps if eps is None else eps
     return _affine(wide * torch.rsqrt((wide * wide).mean(dims, keepdim=True) + small), weight, None, shape).to(x.dtype)
@@ -65,7 +65,7 @@ def _batch_norm_inference(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, variance: Tensor, momentum: float, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Given statistics, one per channel; there are none to return."""
-    wide, shape = torch.promote_types(_wide(x.dtype), mean.dtype), _per_channel(x)
+    wide, shape = torch.promote_types(wide_type(x.dtype), mean.dtype), _per_channel(x)
     rstd = torch.rsqrt(variance.to(wide) + eps).view(shape)
     result = _affine((x.to(wide) - mean.to(wide).view(shape)) * rstd, weight, bias, shape)
     return result.to(x.dtype), x.new_empty([0], dtype=wide), x.new_empty([0], dtype=wide)

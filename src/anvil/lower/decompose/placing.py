@@ -194,6 +194,13 @@ def _topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool =
     return (values, indices) if x.ndim == 0 else (values.narrow(dim, 0, k), indices.narrow(dim, 0, k))
 
 
+def _one_hot(x: Tensor, num_classes: int = -1) -> Any:
+    """A 1 at the place that each element names; how many places there are must be said."""
+    if num_classes < 0:
+        return NotImplemented
+    return aten.scatter.value(x.new_zeros([*x.shape, num_classes]), -1, x.unsqueeze(-1), 1)
+
+
 DECOMPOSITIONS = {
     aten.scatter.src: _scatter,
     aten.scatter.value: _scatter,
@@ -207,6 +214,7 @@ DECOMPOSITIONS = {
     aten.index_fill.int_Scalar: _index_fill,
     aten.index_fill.int_Tensor: _index_fill,
     aten.masked_scatter.default: _masked_scatter,
+    aten.one_hot.default: _one_hot,
     aten.sort.default: _sort,
     aten.sort.stable: _sort_stable,
     aten.topk.default: _topk,
