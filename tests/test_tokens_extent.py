@@ -9,7 +9,7 @@ import pytest
 
 from assay.backends.protocol import TargetStatus
 from assay.tokens import registry
-from assay.tokens.extent import GLANCE, SAMPLE, WHOLE, extent, widest
+from assay.tokens.extent import GLANCE, NOTHING, SAMPLE, SLOWLY, WHOLE, extent, widest
 from assay.tokens.stage import TokenStage
 
 
@@ -28,6 +28,9 @@ def test_the_widest_native_target_samples_a_large_model_and_others_glance_at_it(
     assert extent(large, NARROW, whole=False, widest=False) == GLANCE
     assert extent(large, NARROW, whole=True, widest=False) == WHOLE == extent(small, NARROW, whole=False, widest=False)
     assert extent(small, EMULATED, whole=True, widest=False).new_tokens == small.emulated_tokens
+    assert extent(large, EMULATED, whole=True, widest=False) == NOTHING
+    assert extent(large, EMULATED, whole=True, widest=False, thorough=True) == SLOWLY
+    assert extent(large, EMULATED, whole=True, widest=False, thorough=True, quant="w8") == NOTHING
 
 
 class Uniform:

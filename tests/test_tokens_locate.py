@@ -77,6 +77,31 @@ def test_one_wrong_weight_is_found_at_its_linear_layer(stage: TokenStage, module
     assert not place.cached and "self.up_proj(x)" in place.source
 
 
+def test_the_report_of_a_quantised_mode_tells_what_came_instead_of_what_and_where_it_went_wrong(
+    module: torch.nn.Module,
+) -> None:
+    stage = TokenStage(registry.model("llama-tiny"), "w4-g32")
+    wrong = copy.deepcopy(module)
+    wrong.get_submodule("model.layers.2.mlp.up_proj").weight.data[:32] *= 4
+    model = anvil.compile(wrong, TARGET, quant="w4-g32", context=CONTEXT)
+
+    first = stage.golden.prompts[2]
+    (result,) = stage.prompts(model, 8, only=[first.index])
+    report = "\n".join([*result.failures, stage.locate(model, result)])
+
+    got, want = result.free.tokens[result.free.equal], first.new_ids[result.free.equal]
+    texts = [stage.tokenizer.decode([token], special=True) for token in (got, want)]
+    margin = first.margins[first.prompt_length - 1 + result.free.equal]
+    assert f"token {result.free.equal}: got {got} {texts[0]!r}, want {want} {texts[1]!r}" in report
+    assert f"margin   {margin:.2e} nats" in report and ": real" in report
+    top = {line.split()[0]: line for line in report.splitlines() if line.startswith(("  got ", "  want "))}
+    assert top["got"].count(", ") >= 4 and top["want"].count(", ") >= 4, "five candidates of both"
+    assert top["got"].split(maxsplit=1)[1].startswith(repr(texts[0])), "the model's own first choice stands first"
+    assert top["want"].split(maxsplit=1)[1].startswith(repr(texts[1]))
+    assert "first outside its bound: model.layers.2, token 0" in report
+    assert "linear, which makes model.layers.2.mlp.up_proj" in report
+
+
 def test_swapped_operands_are_found_at_their_op(
     stage: TokenStage, module: torch.nn.Module, captured: GraphProgram, monkeypatch: pytest.MonkeyPatch
 ) -> None:

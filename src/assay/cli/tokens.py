@@ -14,14 +14,19 @@ from rich.table import Table
 from rich.text import Text
 
 from assay.backends.protocol import LanguageModel, TargetStatus
+from assay.bench import native
 from assay.cli import common
 from assay.cli.common import AsJson, BackendName, Depth, Model, Target, Threads, Weights, err, out, print_json
 from assay.errors import AssayError, UsageError
 from assay.measure.resident import Held, Watch
-from assay.tokens.describe import distribution_data, layers_data, prompt_data
+from assay.tokens.describe import distribution_data, layers_data, local_data, prompt_data
 from assay.tokens.layers import LayerReport
 from assay.tokens.live import Live
+from assay.tokens.local import LocalReport
 from assay.tokens.stage import Distribution, PromptResult, TokenStage
+
+NATIVELY = "default: where nothing is emulated."
+LOCAL_POSITIONS = 32  # each module is looked at in every row: more rows show the same thing again
 
 
 class TokensDiffer(AssayError):
@@ -37,8 +42,8 @@ def tokens(
     threads: Threads = 2,
     prompts: Annotated[str, typer.Option("--prompts", help="Indices, such as 0,3; default all.")] = "",
     new_tokens: Annotated[int | None, typer.Option("--new-tokens", min=1, help="Greedy tokens; default all.")] = None,
-    corpus: Annotated[bool, typer.Option(help="Also the distribution over a fixed text.")] = True,
-    layers: Annotated[bool, typer.Option(help="Also the error along the residual stream.")] = True,
+    corpus: Annotated[bool | None, typer.Option(help=f"Also the distribution over a fixed text; {NATIVELY}")] = None,
+    layers: Annotated[bool | None, typer.Option(help=f"Also the error along the residual stream; {NATIVELY}")] = None,
     live: Annotated[bool, typer.Option("--live", help="PyTorch verifies now; no stored golden is read.")] = False,
     depth: Depth = None,
     weights: Weights = None,
@@ -54,6 +59,8 @@ def tokens(
     compiler = common.backend(backend)
     modes = common.quants(compiler, quant or ["fp32"])
     chosen = common.target(compiler, target)
+    corpus = native(chosen) if corpus is None else corpus
+    layers = native(chosen) if layers is None else layers
     if new_tokens and new_tokens > spec.new_tokens:
         raise UsageError(f"new_tokens={new_tokens}: the golden of model={model} holds {spec.new_tokens}")
     if live := live or depth is not None:  # what is cut to size has no stored golden
@@ -98,6 +105,13 @@ def tokens(
         raise TokensDiffer(f"tokens of model={model} on {chosen.name}:\n  " + "\n  ".join(lines))
 
 
+def _along(stage: TokenStage, compiled: LanguageModel, prompt: int) -> LayerReport | LocalReport:
+    """The residual stream; of a mode that rounds activations every module on its own input."""
+    if stage.mode.rounds_activations:
+        return stage.local(compiled, prompt, LOCAL_POSITIONS)
+    return stage.layers(compiled, prompt)
+
+
 @dataclass(frozen=True)
 class Asked:
     """What a run of the stage looks at; ``prompts`` are indices as they were typed."""
@@ -123,7 +137,7 @@ class Asked:
             results=results,
             distribution=stage.distribution(results, list(stage.corpus(compiled)) if self.corpus else ()),
             cost=stage.cost(compiled, None if self.corpus else sum(result.forced.positions for result in results)),
-            along=stage.layers(compiled, held.index(only[0])) if self.layers and only else None,
+            along=_along(stage, compiled, held.index(only[0])) if self.layers and only else None,
             memory=memory,
         )
 
@@ -138,7 +152,7 @@ class Findings:
     results: list[PromptResult]
     distribution: Distribution
     cost: Distribution | None
-    along: LayerReport | None
+    along: LayerReport | LocalReport | None
     memory: Held
 
     @property
@@ -149,7 +163,9 @@ class Findings:
             faults.append(f"the distribution is not the golden's: {self.distribution}")
         if self.cost and not self.cost.ok:
             faults.append(f"against the fp32 golden: {self.cost}")
-        if self.along and self.along.first_outside:
+        if isinstance(self.along, LocalReport) and self.along.first_outside:
+            faults.append(f"a module leaves its bound on its own input\n{self.along.first_outside}")
+        if isinstance(self.along, LayerReport) and self.along.first_outside:
             where = self.along.first_outside
             faults.append(f"first layer outside its bound: {where}, {self.along.headroom:.2f} × at worst")
         return faults
@@ -193,7 +209,10 @@ def render(found: Findings) -> Group:
     lines = [f"distribution against the golden: {found.distribution}"]
     if found.cost:
         lines.append(f"what the mode costs against fp32: {found.cost}")
-    if along := found.along:
+    along = found.along
+    if isinstance(along, LocalReport):
+        lines.append(str(along))
+    elif along:
         last = along.layers[-1]
         lines.append(
             f"residual stream over {len(along.layers)} layers: worst error/bound {along.headroom:.3f}, relative error "
@@ -229,7 +248,8 @@ def as_data(model: str, quant: str, target: TargetStatus, found: Findings) -> di
         "prompts": [prompt_data(result) for result in found.results],
         "distribution": distribution_data(found.distribution),
         "cost": found.cost and distribution_data(found.cost),
-        "layers": found.along and layers_data(found.along),
+        "layers": layers_data(found.along) if isinstance(found.along, LayerReport) else None,
+        "modules": local_data(found.along) if isinstance(found.along, LocalReport) else None,
         "memory": found.memory.to_dict(),
     }
 

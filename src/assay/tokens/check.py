@@ -13,7 +13,7 @@ from assay.bench import Selection, native
 from assay.compare import Mismatch
 from assay.matrix import Cell
 from assay.record.rows import CaseKey, Metric
-from assay.tokens.describe import layers_data, prompt_data
+from assay.tokens.describe import layers_data, local_data, prompt_data
 from assay.tokens.extent import WHOLE, Extent, extent, widest
 from assay.tokens.spec import ModelSpec
 from assay.tokens.stage import TokenStage
@@ -53,8 +53,11 @@ class ModelCheck:
         """Raises :class:`NotRunHere` where the target does not run, or where the model is too large to emulate."""
         if not self.status.runs:
             raise NotRunHere(self.status.reason)
-        if not self.native and not self.spec.emulated_tokens:
-            raise NotRunHere(f"{self.spec.name} is too large to emulate; its ops and layers are checked on this target")
+        if self.extent.prompts == 0:
+            raise NotRunHere(
+                f"{self.spec.name} takes minutes in an emulator: --profile ci runs one prompt of fp32 on this target, "
+                "which checks its ops and layers in every profile"
+            )
         return _stage(self.spec, self.quant)
 
     @property
@@ -63,10 +66,18 @@ class ModelCheck:
         self.artifact = str(model.facts().get("artifact", ""))
         return model
 
+    @property
+    def indices(self) -> list[int]:
+        """Indices of the prompts to look at."""
+        prompts = list(self.stage.golden.prompts)
+        if self.extent.shortest:
+            prompts.sort(key=lambda golden: golden.prompt_length)
+        return [golden.index for golden in prompts[: self.extent.prompts]]
+
     def tokens(self) -> None:
         """Teacher-forced, free-running and distribution, as far as the extent goes."""
         results = []
-        for result in self.stage.prompts(self.model, self.extent.new_tokens, self.stage.first(self.extent.prompts)):
+        for result in self.stage.prompts(self.model, self.extent.new_tokens, self.indices):
             results.append(result)
             self._count(result.forced.headroom, result.forced.positions)
         self.notes["prompts"] = [prompt_data(result) for result in results]
@@ -95,7 +106,10 @@ class ModelCheck:
         self.require(not faults, "tokens are not the golden's", "\n  ".join(faults))
 
     def residual_stream(self) -> None:
-        """Error over bound after every layer, on one prompt."""
+        """Error over bound after every layer, on one prompt; of a mode that rounds activations, of every module."""
+        if self.stage.mode.rounds_activations:
+            self._modules()
+            return
         report = self.stage.layers(self.model, positions=self.extent.positions)
         self._count(report.headroom, len(report.layers))
         self.notes["layers"] = layers_data(report)
@@ -107,6 +121,12 @@ class ModelCheck:
             f"first    {report.first_outside}\n  worst    {worst.headroom:.2f} × its bound after {worst.name}, "
             f"relative error {worst.error:.1e}\n  growth   error ~ depth^{report.growth:.2f} (½ rounding, 1 bias)",
         )
+
+    def _modules(self) -> None:
+        report = self.stage.local(self.model, positions=self.extent.positions)
+        self._count(report.worst.headroom, len(report.points))
+        self.notes["modules"] = local_data(report)
+        self.require(not report.first_outside, "a module leaves its bound on its own input", str(report.first_outside))
 
     def require(self, condition: bool, what: str, lines: str) -> None:
         """Raise :class:`Mismatch` with a report unless ``condition`` holds."""
@@ -144,19 +164,20 @@ def model_checks(
 ) -> Iterator[Case]:
     """Every model in every mode it has a golden for, on every target, as far as selected.
 
-    Unless all is asked for, or the mode by name: lossy modes of small models only, where nothing is emulated, and
-    a sample of large models. Streamed models take minutes each, and are checked by ``assay tokens``.
+    Unless all is asked for, or the mode by name: lossy modes of small models only, on one native target, and a
+    sample of large models. Streamed models take minutes each, and are checked by ``assay tokens``.
     """
     targets = chosen.targets(statuses)
     wide = widest(statuses[target] for target in targets)
     for spec in (spec for spec in models.values() if not spec.streamed):
         for quant in (mode for mode in spec.quants if not chosen.quants or mode in chosen.quants):
             for target in targets:
-                small = spec.emulated_tokens and native(statuses[target])
+                small = spec.emulated_tokens and target == wide
                 usual = quant == "fp32" or small or chosen.whole
                 if usual and chosen.wants(Cell("model", spec.name, "f32", quant, "", target)):
                     status = statuses[target]
-                    yield spec, status, quant, extent(spec, status, whole=chosen.whole, widest=target == wide)
+                    how = {"whole": chosen.whole, "thorough": chosen.thorough, "widest": target == wide}
+                    yield spec, status, quant, extent(spec, status, **how, quant=quant)
 
 
 @lru_cache(maxsize=2)

@@ -6,6 +6,7 @@ from typing import Any
 
 from assay.tokens.judge import Triage
 from assay.tokens.layers import LayerReport
+from assay.tokens.local import LocalReport
 from assay.tokens.stage import Distribution, PromptResult
 
 
@@ -59,4 +60,15 @@ def layers_data(report: LayerReport) -> dict[str, Any]:
         "headroom": report.headroom,
         "first_outside": report.first_outside,
         "layers": [{"name": each.name, "error": each.error, "headroom": each.headroom} for each in report.layers],
+    }
+
+
+def local_data(report: LocalReport) -> dict[str, Any]:
+    """Error of every module on its own input as JSON-ready data."""
+    outside = report.first_outside
+    return {
+        "positions": report.positions,
+        "headroom": report.worst.headroom,
+        "first_outside": outside.point if outside else "",
+        "points": [{"name": each.point, "error": each.error, "headroom": each.headroom} for each in report.points],
     }

@@ -29,7 +29,7 @@ from safetensors.numpy import save
 from assay.errors import WeightsError
 from assay.tokens.spec import ModelSpec, Prompt
 from assay.tokens.tokenizer import Tokenizer
-from assay.tokens.tolerance import certified, tau
+from assay.tokens.tolerance import certified, mode, tau
 
 FORMAT = 2
 TOP = 256
@@ -53,6 +53,9 @@ class PromptGolden:
     residual_norms: np.ndarray
     eager_error: float  # largest error of PyTorch eager float32 over the top log-probabilities, in nats
     index: int = 0  # of the prompt in the model's file
+    eager_kl: tuple[float, float] = (0.0, 0.0)  # its divergence from float64 in nats: mean, and largest
+    eager_same: int = 0  # positions at which its first choice is float64's
+    eager_worst: float = 0.0  # its largest error in any part of the stored golden
 
     @property
     def prompt_ids(self) -> list[int]:
@@ -76,13 +79,18 @@ class PromptGolden:
         cut = {name: getattr(self, name)[:positions] for name in FIELDS if name != "residual_norms"}
         return replace(self, **cut, residual_norms=self.residual_norms[:, :positions])
 
+    def allowed(self, quant: str) -> np.ndarray:
+        """[T] allowed error of a log-probability, in nats: τ, or twice eager's largest where ties carry further."""
+        most = tau(quant, self.top_logits)
+        return np.maximum(most, 2 * self.eager_worst) if mode(quant).rounds_activations else most
+
     def certified(self, quant: str) -> int:
         """How many leading new tokens the margins certify."""
-        return certified(self.margins[self.predicting], tau(quant, self.top_logits[self.predicting]))
+        return certified(self.margins[self.predicting], self.allowed(quant)[self.predicting])
 
     def facts(self) -> dict[str, Any]:
         """What stands in the header."""
-        names = ("text", "expect", "prompt_length", "eager_error", "index")
+        names = ("text", "expect", "prompt_length", "eager_error", "eager_kl", "eager_same", "index")
         return {name: getattr(self, name) for name in names}
 
 
@@ -148,9 +156,11 @@ def load_golden(path: Path) -> Golden:
 
 
 def _golden(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Golden:
+    worst = max((facts["eager_error"] for kind in ("prompts", "corpus") for facts in header[kind]), default=0.0)
+
     def parts(kind: str, letter: str) -> tuple[PromptGolden, ...]:
         return tuple(
-            PromptGolden(**(facts | {name: arrays[f"{letter}{i:02}.{name}"] for name in FIELDS}))
+            PromptGolden(eager_worst=worst, **(facts | {name: arrays[f"{letter}{i:02}.{name}"] for name in FIELDS}))
             for i, facts in enumerate(header[kind])
         )
 

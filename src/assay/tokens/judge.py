@@ -15,7 +15,6 @@ import scipy.special
 from assay.backends.protocol import LanguageModel
 from assay.tokens.golden import PromptGolden
 from assay.tokens.tokenizer import Tokenizer
-from assay.tokens.tolerance import tau
 
 
 @dataclass(frozen=True)
@@ -114,7 +113,7 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
 def teacher_forced(golden: PromptGolden, logits: np.ndarray, quant: str) -> TeacherForced:
     """Compare ``logits`` [T, vocabulary], got by feeding ``golden.ids``, with the golden."""
     logprobs = log_softmax(logits)
-    allowed = tau(quant, golden.top_logits)
+    allowed = golden.allowed(quant)
     ours = np.take_along_axis(logprobs, golden.top_ids.astype(np.int64), axis=1)
     error = np.abs(ours - golden.top_logprobs).max(axis=1)
     error = np.where(np.isfinite(error), error, np.inf)
@@ -190,7 +189,7 @@ def triage(
         got=choice(got, logprobs[got]),
         want=choice(golden.top_ids[row, 0], golden.top_logprobs[row, 0]),
         margin=float(golden.margins[row]),
-        allowed=float(tau(quant, golden.top_logits[row])),
+        allowed=float(golden.allowed(quant)[row]),
         got_top=tuple(choice(id_, logprobs[id_]) for id_ in best),
         want_top=tuple(
             choice(*pair) for pair in zip(golden.top_ids[row, :5], golden.top_logprobs[row, :5], strict=True)

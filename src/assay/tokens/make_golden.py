@@ -14,7 +14,7 @@ import scipy.special
 import torch
 
 from assay.errors import UsageError
-from assay.tokens import corpus
+from assay.tokens import corpus, judge
 from assay.tokens.golden import CORPUS_TOP, TOP, Golden, PromptGolden, prompt_text
 from assay.tokens.judge import log_softmax, rest_of
 from assay.tokens.quantised import emulation
@@ -59,7 +59,9 @@ def make_golden(
     prompts = tokenised(spec, tokenizer)
     options: dict[str, Any] = {"emulation": emulation(quant, path), "streamed": spec.streamed}
     exact = Reference(path, **options)
-    eager = Reference.eager(path, **options) if yardstick or draft is None else None
+    eager = None
+    if yardstick or draft is None:
+        eager = Reference.eager(path, **options) if spec.streamed else exact.narrowed()
     if draft is None:
         assert eager is not None
         draft = Draft("PyTorch eager float32", eager.greedy)
@@ -119,13 +121,13 @@ def _chosen(
     """
     wanted = len(prompts) if quant == "fp32" and not spec.streamed else min(spec.quant_prompts, len(prompts))
     queue, chosen, left_out = list(prompts), [], {}
-    pieces: list[PromptGolden] = [] if prompts else run(_corpus_jobs(spec, tokenizer, 0))
+    pieces: list[PromptGolden] = [] if prompts else run(_corpus_jobs(spec, quant, tokenizer, 0))
     while queue and len(chosen) < wanted:
         indices = queue[: wanted - len(chosen)]
         queue = queue[len(indices) :]
         jobs = [_Job(prompts[index], spec.new_tokens, TOP) for index in indices]
         if not pieces:
-            jobs += _corpus_jobs(spec, tokenizer, sum(len(job.ids) + job.new_tokens for job in jobs))
+            jobs += _corpus_jobs(spec, quant, tokenizer, sum(len(job.ids) + job.new_tokens for job in jobs))
             progress(f"{len(indices)} prompts, and {sum(len(j.ids) for j in jobs[len(indices) :])} corpus positions")
         parts = run(jobs)
         pieces = pieces or parts[len(indices) :]
@@ -170,9 +172,10 @@ class _Job:
     top: int
 
 
-def _corpus_jobs(spec: ModelSpec, tokenizer: Tokenizer, taken: int) -> list[_Job]:
+def _corpus_jobs(spec: ModelSpec, quant: str, tokenizer: Tokenizer, taken: int) -> list[_Job]:
     """Pieces of the corpus that fill up ``taken`` positions; of a streamed model the same few whatever is taken."""
-    left, longest = (STREAMED_CORPUS, STREAMED_CORPUS) if spec.streamed else (spec.positions - taken, spec.context)
+    positions = spec.positions if quant == "fp32" else min(spec.positions, spec.quant_positions)
+    left, longest = (STREAMED_CORPUS, STREAMED_CORPUS) if spec.streamed else (positions - taken, spec.context)
     return [_Job(ids, 0, CORPUS_TOP) for ids in corpus.pieces(tokenizer, left, longest)]
 
 
@@ -197,7 +200,8 @@ def _positions_of(jobs: Sequence[_Job], exact: Reference, eager: Reference | Non
         return parts
     results = eager.passes([part.ids.tolist() for part in parts])
     return [
-        replace(part, eager_error=_distance(result.logits, part)) for part, result in zip(parts, results, strict=True)
+        replace(part, **_eager(judge.teacher_forced(part, result.logits, "fp32")))
+        for part, result in zip(parts, results, strict=True)
     ]
 
 
@@ -230,7 +234,11 @@ def _positions(ids: Sequence[int], result: Pass, job: _Job) -> PromptGolden:
     )
 
 
-def _distance(logits: np.ndarray, part: PromptGolden) -> float:
-    """Largest error of log-probabilities over the golden's top tokens, in nats."""
-    ours = np.take_along_axis(log_softmax(logits), part.top_ids.astype(np.int64), axis=1)
-    return float(f"{np.abs(ours - part.top_logprobs).max():.2g}")
+def _eager(forced: judge.TeacherForced) -> dict[str, Any]:
+    """What a golden keeps of PyTorch eager: two digits, since it is another number on another CPU."""
+
+    def short(value: float) -> float:
+        return float(f"{value:.2g}")
+
+    divergence = short(forced.divergence.mean()), short(forced.divergence.max())
+    return {"eager_error": short(forced.max_error), "eager_kl": divergence, "eager_same": forced.same_top1}

@@ -9,6 +9,7 @@ For a quantisation mode the weights are what its integers and scales mean (:mod:
 
 from __future__ import annotations
 
+import copy
 import functools
 import io
 import json
@@ -81,6 +82,12 @@ class Reference:
     def eager(cls, path: Path, **options: Any) -> Reference:
         """PyTorch eager in float32: the second yardstick."""
         return cls(path, torch.float32, **options)
+
+    def narrowed(self) -> Reference:
+        """Eager float32 with the same weights, rounded once, and the same rounding of activations."""
+        other = copy.copy(self)
+        other.dtype, other.module = torch.float32, copy.deepcopy(self.module).float()
+        return other
 
     @property
     def layers(self) -> dict[str, nn.Module]:

@@ -47,8 +47,9 @@ class ModelSpec:
     ``context`` bounds prompt + new tokens; ``new_tokens`` greedy tokens are golden for every prompt, of which at
     least ``certified_tokens`` must have a top-2 margin that no rounding of the stage can turn. A golden of a lossy mode
     holds the first ``quant_prompts`` prompts of which that is true. Pieces of a fixed text fill up the prompts to
-    ``positions`` for comparing distributions. ``streamed``: too large for memory in PyTorch, which reads it layer by
-    layer; its greedy tokens are drafted by a compiler under test and verified by PyTorch. Its positions are few.
+    ``positions`` for comparing distributions, of a lossy mode to ``quant_positions``. ``streamed``: too large for
+    memory in PyTorch, which reads it layer by layer; its greedy tokens are drafted by a compiler under test and
+    verified by PyTorch. Its positions are few.
     ``costs`` has the measured divergence from fp32 of modes that cost this model more or less than is usual, in nats.
     """
 
@@ -61,6 +62,7 @@ class ModelSpec:
     quants: tuple[str, ...] = ("fp32",)
     quant_prompts: int = 4
     positions: int = 2000
+    quant_positions: int = 2000
     streamed: bool = False
     emulated_tokens: int = 0  # new tokens checked where the target is emulated; 0: too large to run there
     costs: Mapping[str, float] = field(default_factory=dict, hash=False)

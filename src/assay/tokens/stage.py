@@ -15,6 +15,7 @@ from assay.backends.protocol import Backend, LanguageModel
 from assay.errors import UsageError
 from assay.tokens import judge, layers
 from assay.tokens.golden import Golden, PromptGolden, check_belongs, check_prompts, load_golden
+from assay.tokens.local import LocalReport, local_report
 from assay.tokens.locate import locate
 from assay.tokens.quantised import emulation
 from assay.tokens.reference import Reference
@@ -139,10 +140,6 @@ class TokenStage:
             if only is None or golden.index in only:
                 yield self._prompt(golden, model, new_tokens or self.spec.new_tokens)
 
-    def first(self, count: int | None) -> list[int]:
-        """Indices of the golden's first ``count`` prompts; None: of all."""
-        return [golden.index for golden in self.golden.prompts[:count]]
-
     def corpus(self, model: LanguageModel, positions: int | None = None) -> Iterator[judge.TeacherForced]:
         """Teacher-forced over the first ``positions`` of the corpus in the golden; None: over all."""
         return self._forced(self.golden.corpus, model, positions)
@@ -150,14 +147,16 @@ class TokenStage:
     def cost(self, model: LanguageModel, positions: int | None = None) -> Distribution | None:
         """What the mode costs: the divergence from the fp32 golden over its first ``positions``; None for fp32.
 
-        Where the model's own cost was measured, a quarter to twice of that is accepted. Weights drawn at random have no
+        Where the model's own cost was measured, a quarter to twice of that is accepted; 0 says that the weights come in
+        this mode, which then costs nothing. Weights drawn at random have no
         redundancy that could absorb rounding: of them no more is asked than that a mode costs something.
         """
         limits = self.mode.cost
         if limits is None:
             return None
-        if measured := self.spec.costs.get(self.quant):
-            limits = Limits(2 * measured, np.inf, 0.0, measured / 4)
+        measured = self.spec.costs.get(self.quant)
+        if measured is not None:
+            limits = Limits(2 * measured, np.inf, 0.0, measured / 4) if measured else SAME["fp32"]
         elif self.spec.seed is not None:
             limits = replace(limits, kl_mean=np.inf, kl_p999=np.inf, same_top1=0.0)
         golden = self._plain or load_golden(golden_path(self.spec))
@@ -169,6 +168,9 @@ class TokenStage:
         """Where the model first goes wrong on a prompt that failed."""
         golden = next(part for part in self.golden.prompts if part.index == result.index)
         ids = golden.ids[: golden.prompt_length + len(result.free.tokens)].tolist()
+        if self.mode.rounds_activations:
+            outside = local_report(self.reference, model, ids, self.quant).first_outside
+            return str(outside or "every module is inside its bound on its own input: look at cache, output and choice")
         place = locate(self.reference, model, ids, golden.prompt_length, self.quant)
         if place is None:
             return "every layer is inside its bound: look at the final norm, the output projection and the choice"
@@ -192,7 +194,32 @@ class TokenStage:
 
     def distribution(self, results: Sequence[PromptResult], corpus: Sequence[judge.TeacherForced] = ()) -> Distribution:
         """Divergence from the golden of the same mode over the positions of all ``results`` and ``corpus``."""
-        return Distribution.of([*(result.forced for result in results), *corpus], SAME[self.mode.stream])
+        return Distribution.of([*(result.forced for result in results), *corpus], self.limits)
+
+    @property
+    def limits(self) -> Limits:
+        """How far from the golden of the same mode.
+
+        Where activations are rounded, twice as far as PyTorch's own float32 of the same emulation if that is further:
+        the rule for whatever has no derived bound.
+        """
+        limits = SAME[self.mode.stream]
+        parts = [part for _, part in self.golden.parts()]
+        if not self.mode.rounds_activations or not any(part.eager_same for part in parts):
+            return limits
+        positions = sum(len(part.ids) for part in parts)
+        mean = sum(part.eager_kl[0] * len(part.ids) for part in parts) / positions
+        same = sum(part.eager_same for part in parts) / positions
+        return Limits(
+            kl_mean=max(limits.kl_mean, 2 * mean),
+            kl_p999=max(limits.kl_p999, 2 * max(part.eager_kl[1] for part in parts)),
+            same_top1=min(limits.same_top1, 1 - 2 * (1 - same)),
+        )
+
+    def local(self, model: LanguageModel, prompt: int = 0, positions: int | None = None) -> LocalReport:
+        """Every module on the model's own inputs, over the first ``positions`` tokens of a prompt and its answer."""
+        ids = self.golden.prompts[prompt].ids[:positions].tolist()
+        return local_report(self.reference, model, ids, self.quant)
 
     def _forced(
         self, parts: Sequence[PromptGolden], model: LanguageModel, positions: int | None
