@@ -75,7 +75,7 @@ class OverloadCheck:
                 cell.end("not_run", status.reason or f"{status.name} does not run on this machine")
             raise NotRunHere(status.reason)
         self._each(calls)
-        if self.profile.name != "quick":
+        if self.profile.name != "quick" and self.target == self.bench.reference:  # no target makes a difference
             for reason in refusals.bad_types(self.overload, self._compile):
                 self._failed(calls[0], f"a type that PyTorch refuses: {reason}")
         self._raise()
