@@ -6,6 +6,7 @@ from math import inf
 
 import torch
 
+from anvil.errors import UnsupportedError
 from anvil.lower.generic.call import PROMOTE
 from anvil.lower.generic.num import Num, compare, const, function, largest_of, magnitude, select, shift
 from anvil.lower.generic.pointwise import Pointwise, promoting
@@ -38,12 +39,19 @@ def _xor(x: Num, y: Num) -> Num:
     return x ^ y
 
 
+def _integer(x: Num, names: str) -> Num:
+    """``x``. PyTorch's shape functions let floats pass, its kernels do not."""
+    if x.is_float:
+        raise UnsupportedError(f"{names}: x is {x.dtype}, expected an integer type, as in PyTorch; convert it first")
+    return x
+
+
 def _left(x: Num, count: Num) -> Num:
-    return shift(x, count, left=True)
+    return shift(_integer(x, "bitwise_left_shift, lshift"), count, left=True)
 
 
 def _right(x: Num, count: Num) -> Num:
-    return shift(x, count, left=False)
+    return shift(_integer(x, "bitwise_right_shift, rshift"), count, left=False)
 
 
 def _is_infinite(x: Num) -> Num:
