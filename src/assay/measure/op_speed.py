@@ -2,7 +2,8 @@
 
 All run in this process on the same tensors, in turn, so that a machine that drifts is slow for all alike. The process
 keeps the memory it frees: otherwise every run would pay for fresh pages, and the kernel of the operating system, not
-the compiled code, would be measured.
+the compiled code, would be measured. And it rests before every run: PyTorch's threads spin for some milliseconds after
+their work is done, on the CPUs that the next run needs.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from assay.backends.protocol import Backend, Program
 
 SIZE = 4096  # rows and columns
 ROUNDS = 15
+_REST_S = 0.02
 _KEEP = ((-3, 1 << 30), (-1, 1 << 30))  # M_MMAP_THRESHOLD, M_TRIM_THRESHOLD of glibc's mallopt, in bytes
 
 
@@ -95,6 +97,7 @@ def _best(runs: Mapping[str, Callable[[], Any]]) -> dict[str, float]:
     with torch.no_grad():
         for _ in range(ROUNDS):
             for name, run in runs.items():
+                time.sleep(_REST_S)
                 start = time.perf_counter()
                 run()
                 best[name] = min(best[name], (time.perf_counter() - start) * 1e3)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from anvil.kernels.dsl import Val, const, fma, greater, lesser, magnitude, select, with_sign
-from anvil.kernels.mathlib.polynomial import horner
+from anvil.kernels.mathlib.polynomial import horner, in_pairs
 
 # (e^r - 1 - r) / r^2 on |r| <= ln(2)/2; error of e^r 0.002 u (one degree less shows as a bias)
 _EXP = (0.5, 0.16666666, 0.041666463, 0.008333571, 0.0013935101, 0.00019739587)
@@ -11,7 +11,8 @@ _EXP = (0.5, 0.16666666, 0.041666463, 0.008333571, 0.0013935101, 0.00019739587)
 _TANH = (-0.33333278, 0.13331321, -0.05372913, 0.02060324, -0.0056636217)
 _LOG2_E = 1.44269504
 _LN2_HIGH, _LN2_LOW = 0.693147182, -1.90465421e-9
-_ROUND = 12582912.0  # 1.5 * 2^23: adding it rounds to an integer, held in the low bits
+# Adding 1.5 * 2^23 rounds to an integer n, held in the low bits; 2 * 127, even, is twice the bias of an exponent
+_ROUND = 12582912.0 + 254.0
 _EXP_MIN, _EXP_MAX = -104.0, 89.0  # beyond these e^x rounds to 0 and to infinity
 
 
@@ -19,24 +20,22 @@ def exp(x: Val) -> Val:
     """e^x = 2^n e^r with r = x - n ln 2.
 
     What rounding 1 + r loses is added back with the polynomial (error 0.55 ulp), and the power of two is applied in
-    two halves, so that denormal results round once.
+    two halves, so that denormal results round once. Whatever does not wait for the polynomial is done beside it: a
+    loop of exponentials is as fast as its longest chain.
     """
     bounded = greater(const(_EXP_MIN, x.type), lesser(const(_EXP_MAX, x.type), x))
     shifted = fma(bounded, const(_LOG2_E, x.type), const(_ROUND, x.type))
+    biased = shifted.bits("i32")  # shifting by 23 drops all but the low 9 bits
+    half = biased >> 1
+    one_half, other_half = (half << 23).bits("f32"), ((biased - half) << 23).bits("f32")
     n = shifted - _ROUND
     r_high = fma(n, const(-_LN2_HIGH, x.type), bounded)  # exact
     r_low = n * -_LN2_LOW
     r = r_high + r_low
     one_plus = r_high + 1.0
     lost = r_high - (one_plus - 1.0)
-    mantissa = one_plus + (lost + fma(r * r, horner(r, _EXP), r_low))
-    power = shifted.bits("i32") - const(_ROUND, x.type).bits("i32")
-    half = power >> 1
-    return mantissa * _power_of_two(half) * _power_of_two(power - half)
-
-
-def _power_of_two(exponent: Val) -> Val:
-    return ((exponent + 127) << 23).bits("f32")
+    rest = fma(r * r, in_pairs(r, _EXP), lost + r_low)
+    return fma(rest, one_half, one_plus * one_half) * other_half
 
 
 def sigmoid(x: Val) -> Val:

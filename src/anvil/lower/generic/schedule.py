@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from anvil.kernels import mathlib
 from anvil.kernels.dsl import LANES, Val, cast, const, eq, first_lanes, index, iota, select, splat, tree
 from anvil.kernels.flow import each_vector, for_, if_, my_segments
+from anvil.lower.generic import ahead
+from anvil.lower.generic.ahead import Ahead
 from anvil.lower.generic.apply import apply
 from anvil.lower.generic.flatten import Element, in_order
 from anvil.lower.generic.linalg_builder import signature
@@ -52,6 +54,7 @@ class Scheduler:
         self.lanes_reduced = nest.vector in nest.reduced
         self.kept = self._kept()
         self._late = False
+        self._ahead = Ahead([], {})
 
     def _kept(self) -> dict[Element, int]:
         """Elementary functions that a fold computes and a store over the same loops needs again: the fold leaves them
@@ -84,16 +87,24 @@ class Scheduler:
             rows = rows * self.sizes[loop]
         width = index(1) if columns is None else self.sizes[columns]
         with my_segments(rows, width, tid, nthreads) as (row, first, last):
-            at = {}
-            for loop in reversed(outer):
-                at[loop], row = row % self.sizes[loop], row // self.sizes[loop]
-            scope = _Scope(frozenset(outer), at, None, {})
+            scope = _Scope(frozenset(outer), self._indices(outer, row), None, {})
+            if self.lanes_reduced and any(
+                not set(self.operands[place].loops) <= set(outer) for _, place in self.stores
+            ):
+                step = ahead.step([self.sizes[loop] for loop in self.nest.reduced])
+                self._ahead = Ahead(ahead.moving(self.windows, self.nest.vector), self._indices(outer, row + step))
             self._settle(scope)
             self._store_here(scope, first)
             if columns is None:
                 self._store_inner(scope)
             else:
                 self._lanes(scope, columns, first, last, self._block)
+
+    def _indices(self, outer: list[int], row: Val) -> dict[int, Val]:
+        at = {}
+        for loop in reversed(outer):
+            at[loop], row = row % self.sizes[loop], row // self.sizes[loop]
+        return at
 
     def _block(self, scope: _Scope) -> None:
         """16 elements of a parallel vector loop."""
@@ -146,8 +157,12 @@ class Scheduler:
     def _fold_lanes(self, loop: int, folds: list[Element], scope: _Scope, carry: list[Val]) -> list[Val]:
         size = self.sizes[loop]
         full = size // LANES * LANES
+        last = all(e.kind != "reduce" or e in scope.known or e in folds for e in self.order)
         with for_(0, full, LANES, carry=carry) as turn:
-            turn.next(self._fold_here(folds, scope.inner({loop: turn.index}), list(turn.carry)))
+            here = scope.inner({loop: turn.index})
+            if last:
+                self._ahead.ask(here.at)
+            turn.next(self._fold_here(folds, here, list(turn.carry)))
         totals = list(turn.results)
         with for_(full, size, LANES, carry=totals) as tail:  # at most one turn
             mask = first_lanes(size - tail.index)

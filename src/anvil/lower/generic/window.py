@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from anvil.kernels.dsl import LANES, Ref, Val, const, index, select, splat
 from anvil.kernels.flow import choose, for_
 from anvil.lower.generic.operands import Operand
-from anvil.mlir import ir, vector
+from anvil.mlir import ir, memref, vector
 
 _HALVES = ("f16", "bf16")  # moved as integers, see anvil.dtypes.memory_name
 
@@ -69,6 +69,11 @@ class Window:
         with for_(0, select(left < LANES, left, index(LANES))) as lane:
             element = vector.extract(value.ssa, [lane.index.ssa], [ir.ShapedType.get_dynamic_size()])
             self.ref.store(Val(element), *outer, first + lane.index)
+
+    def prefetch(self, at: Sequence[Val]) -> None:
+        """Ask for the line of the element at ``at``, to be written if this is written, as far as the second-level
+        cache: the first is full of what is in use."""
+        memref.prefetch(self.ref.ssa, [position.ssa for position in at], self.operand.written, 2, True)
 
     def _register(self) -> str:
         return {"ui8": "i8", "i1": "i8"}.get(self.operand.dtype, self.operand.dtype)
