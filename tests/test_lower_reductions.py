@@ -166,3 +166,14 @@ def test_a_row_does_not_depend_on_its_neighbours_or_threads():
     assert whole.equal(lowered(x, threads=2))
     for row in (0, 17, 32):
         assert whole[row].equal(lowered(x[row : row + 1])[0])
+
+
+@pytest.mark.parametrize(
+    ("function", "hints"),
+    [(lambda x: torch.softmax(x, -1), 2), (lambda x: x.sum(-1), 0), (lambda x: torch.softmax(x, 0), 0)],
+    ids=["walked again", "walked once", "columns"],
+)
+def test_only_rows_that_are_walked_again_ask_for_the_next(function, hints):
+    """What is read and what is written, each once: otherwise the prefetchers of the hardware do as well."""
+    plan = compiled(function, torch.randn(3, 40)).plan
+    assert sum(kernel.mlir.count("memref.prefetch") for kernel in plan.kernels.values()) == hints
