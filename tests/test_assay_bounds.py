@@ -16,7 +16,7 @@ from assay.spec import OpSpec, registry
 
 SPECS = registry(ROOT / "ops")
 SETTING = Setting(F32, F32)
-DIMS = {"B": 2, "S": 5, "M": 4, "N": 9, "K": 2, "G": 2, "D": 8, "T": 7, "P": 3, "H": 2, "V": 11, "X": 3}
+DIMS = {"B": 2, "L": 5, "S": 5, "M": 4, "N": 9, "K": 2, "G": 2, "D": 8, "T": 7, "P": 3, "H": 2, "V": 11, "X": 3}
 
 
 def example(spec: OpSpec, seed: int = 3, values: str = "normal") -> Example:

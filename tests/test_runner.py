@@ -6,6 +6,7 @@ import itertools
 import os
 import signal
 import struct
+import subprocess
 import sys
 from collections.abc import Iterator
 
@@ -110,6 +111,19 @@ def test_an_emulator_that_fails_its_own_assertion_says_nothing_of_the_kernel(wor
     with pytest.raises(KernelError) as caught:
         executor.read(executor.alloc(8), 8)
     assert type(caught.value) is kind
+
+
+def test_a_runner_that_nobody_closes_ends_in_silence_with_the_interpreter() -> None:
+    opened = "runtime.open_executor(targets.get('x86_64-avx2'), isolated=True)"
+    command = [
+        sys.executable,
+        "-W",
+        "error",
+        "-c",
+        f"from anvil import runtime, targets; kept = {opened}; kept.alloc(64)",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_closing_twice_is_allowed_and_closing_ends_the_process(runner: RunnerExecutor) -> None:

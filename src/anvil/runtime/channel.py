@@ -7,8 +7,10 @@ import select
 import struct
 import subprocess
 import tempfile
+import weakref
 from collections import deque
 from collections.abc import Sequence
+from typing import IO
 
 _FAULT = struct.Struct("<QQQqq")
 _STATUS = struct.Struct("<Q")
@@ -38,6 +40,8 @@ class Channel:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, bufsize=0, pass_fds=pass_fds
         )
         assert self._process.stdin is not None and self._process.stdout is not None
+        streams = (self._process.stdin, self._process.stdout, self._errors)
+        self._end = weakref.finalize(self, _end, self._process, streams)  # at the interpreter's exit at the latest
         self._input, self._output = self._process.stdin.fileno(), self._process.stdout.fileno()
         os.set_blocking(self._input, False)
         os.set_blocking(self._output, False)
@@ -69,11 +73,7 @@ class Channel:
 
     def close(self) -> None:
         """End the process, whatever it is doing."""
-        self._process.kill()
-        self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout, self._errors):
-            assert stream is not None
-            stream.close()
+        self._end()
 
     def _answer(self, size: int, patience: float) -> bytearray:
         status = self._receive(_STATUS.size, patience)
@@ -135,3 +135,10 @@ class Channel:
         text = self._errors.read()[-500:].decode(errors="replace").strip()
         how = f"killed by signal {-code}" if code < 0 else f"exit status {code}"
         return f"it ended ({how}){': ' + text if text else ''}"
+
+
+def _end(process: subprocess.Popen[bytes], streams: Sequence[IO[bytes]]) -> None:
+    process.kill()
+    process.wait()
+    for stream in streams:
+        stream.close()

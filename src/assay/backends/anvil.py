@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import functools
 import pickle
 from collections.abc import Callable, Mapping, Sequence
@@ -34,9 +33,7 @@ _DEFAULT_ATTENTION = "flash"
 @functools.cache
 def _executor(target: str) -> Executor:
     """One process per target and worker, reused by all cases; it restarts itself after a crash."""
-    executor = open_executor(targets.get(target), isolated=True)
-    atexit.register(executor.close)
-    return executor
+    return open_executor(targets.get(target), isolated=True)
 
 
 @functools.lru_cache(maxsize=1)

@@ -25,8 +25,6 @@ from assay.overloads.spec import Form, Overload
 from assay.record.rows import CaseKey
 
 KIND = "overload"
-#: Element types and extra forms that the quick profile takes, in turn over the overloads.
-QUICK_TYPES = 2
 NATIVE_LIMIT, EMULATED_LIMIT = 1200, 400
 EXAMPLES = 14
 
@@ -85,9 +83,8 @@ class OverloadCheck:
         overload = self.overload
         turn = zlib.crc32(overload.name.encode())
         types = list(overload.types)
-        if self.profile.name == "quick" and len(types) > QUICK_TYPES:
-            types = [types[(turn + i * 3) % len(types)] for i in range(QUICK_TYPES)]
-            types = [name for name in overload.types if name in types]
+        if self.profile.name == "quick":
+            types = [types[turn % len(types)]]  # in turn over the overloads
         found = [Call(overload.forms[0], name) for name in types]
         forms = list(overload.all_forms[1:])
         if self.profile.name == "quick" and len(forms) > 1 and forms[-2].look:
