@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, cached_property
 
 import pytest
 import torch
@@ -33,6 +33,10 @@ class Case:
             output = model(self.ids)
         self.logits = getattr(output, "logits", output)
 
+    @cached_property
+    def incremental(self):
+        return incrementalise(self.stages[-1])
+
     def count(self, name: str) -> int:
         return sum(op_name(node) == name for node in self.stages[-1].module.graph.nodes)
 
@@ -49,8 +53,7 @@ def test_every_stage_computes_what_eager_computes(name):
 @pytest.mark.parametrize("chunks", [[TOKENS], [TOKENS - 1, 1], [1] * TOKENS, [2, 3, 1, 3]], ids=str)
 @pytest.mark.parametrize("name", MODELS)
 def test_tokens_in_pieces_give_the_logits_of_the_whole(name, chunks):
-    program = incrementalise(case(name).stages[-1])
-    assert_same_function(run_chunks(program, case(name).ids, chunks), case(name).logits)
+    assert_same_function(run_chunks(case(name).incremental, case(name).ids, chunks), case(name).logits)
 
 
 @pytest.mark.parametrize(

@@ -70,8 +70,10 @@ def coverage() -> list[Coverage]:
 
 
 def _overloads() -> list[Any]:
-    packets = [getattr(aten, name) for name in dir(aten)]
-    packets = [packet for packet in packets if isinstance(packet, torch._ops.OpOverloadPacket)]
+    """All that PyTorch registers; ``dir(aten)`` would list only what somebody has used in this process."""
+    registered = [name.split("::") for name in torch._C._dispatch_get_all_op_names()]
+    names = {name.partition(".")[0] for library, name in registered if library == "aten"}
+    packets = [getattr(aten, name) for name in sorted(names)]
     return [getattr(packet, overload) for packet in packets for overload in packet.overloads()]
 
 
