@@ -129,7 +129,7 @@ OVERLOADS = (
         "aten.col2im.default",
         folded,
         (
-            form("B 12 20", [5, 6], [2, 3], [1, 1], [0, 0], [1, 1]),
+            form("B 12 16", [5, 6], [2, 3], [1, 1], [0, 0], [1, 1]),
             form("B 8 12", [6, 5], [2, 2], [1, 2], [1, 1], [2, 2]),
         ),
         bound=contraction(folded, lambda x, output, kernel, *rest: prod(kernel)),

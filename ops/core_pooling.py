@@ -131,7 +131,7 @@ OVERLOADS = (
         form("M 3 7 8", [2, 2], [2, 2], [0, 0], False, True, 3),
         terms=kernel_size,
     ),
-    of("avg_pool3d.default", average, form("M 2 H 4 5", [3, 2, 2], [1, 2, 1], [1, 0, 1]), terms=kernel_size),
+    of("avg_pool3d.default", average, form("M 2 5 4 5", [3, 2, 2], [1, 2, 1], [1, 0, 1]), terms=kernel_size),
     of("adaptive_avg_pool1d.default", adaptive_average, form("M 3 7", [3]), terms=partial(share, 1)),
     of(
         "_adaptive_avg_pool2d.default",

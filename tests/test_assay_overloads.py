@@ -159,6 +159,15 @@ def test_the_quick_profile_takes_one_type_and_the_same_every_time():
     assert len({call.dtype for call in first.calls()}) == 1
 
 
+def test_every_form_is_computed_by_pytorch_in_some_type_and_one_that_is_not_fails():
+    """Else it would be checked on nothing, and pass."""
+    forms = [(overload, form) for overload in registry(OPS).values() for form in overload.all_forms]
+    assert not [(o.name, form.title) for o, form in forms if not any(o.accepts(name, form) for name in o.types)]
+    empty = replace(registry(OPS)["aten.mul.Tensor"], without=tuple(TYPES))
+    with pytest.raises(Finding, match=r"of aten\.mul\.Tensor in no type: nothing to check"):
+        OverloadCheck(Bench.of(EagerBackend()), empty, "host", PROFILES["ci"], OPS).run()
+
+
 @dataclass(frozen=True)
 class Clamping(EagerCompiled):
     """Takes an index out of range for the last one."""

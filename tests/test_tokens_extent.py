@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from assay.backends.protocol import TargetStatus
+from assay.bench import widest
 from assay.tokens import registry
-from assay.tokens.extent import GLANCE, NOTHING, SAMPLE, SLOWLY, WHOLE, extent, widest
+from assay.tokens.extent import GLANCE, NOTHING, SAMPLE, SLOWLY, WHOLE, extent
 from assay.tokens.stage import TokenStage
 
 
@@ -21,9 +22,15 @@ NARROW, WIDE = status("narrow", "runner", 256), status("wide", "runner", 512)
 EMULATED = status("emulated", "qemu-riscv64 7.2", 1024)
 
 
+def test_the_widest_native_target_is_chosen_among_those_checked_by_default() -> None:
+    special = replace(WIDE, name="special", facts={"vector_bits": 1024, "quick": False})
+    assert widest([NARROW, EMULATED, WIDE, special, replace(WIDE, name="alike")]) == WIDE
+    assert widest([special, EMULATED]) == special
+    assert widest([EMULATED, replace(WIDE, runs=False)]) is None
+
+
 def test_the_widest_native_target_samples_a_large_model_and_others_glance_at_it() -> None:
     large, small = registry.model("smollm2-135m"), registry.model("llama-tiny")
-    assert widest([NARROW, EMULATED, WIDE]) == "wide" and widest([EMULATED]) == ""
     assert extent(large, WIDE, whole=False, widest=True) == SAMPLE
     assert extent(large, NARROW, whole=False, widest=False) == GLANCE
     assert extent(large, NARROW, whole=True, widest=False) == WHOLE == extent(small, NARROW, whole=False, widest=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -26,6 +26,14 @@ EMULATORS = ("qemu", "bochs")
 def native(status: TargetStatus) -> bool:
     """Whether the target runs on this machine's own CPU."""
     return status.runs and not status.executor.startswith(EMULATORS)
+
+
+def widest(statuses: Iterable[TargetStatus]) -> TargetStatus | None:
+    """Of the native targets the one with the widest vectors, the first of several; of those checked by default if any
+    is."""
+    found = [status for status in statuses if native(status)]
+    by_default = [status for status in found if status.facts.get("quick", True)]
+    return max(by_default or found, key=lambda status: status.facts.get("vector_bits", 0), default=None)
 
 
 @dataclass

@@ -34,7 +34,7 @@ class Profile:
 
 
 PROFILES = {
-    p.name: p for p in (Profile("quick", 0.25), Profile("ci", 1.0), Profile("deep", 40.0, random=True, guided=True))
+    p.name: p for p in (Profile("quick", 0.12), Profile("ci", 1.0), Profile("deep", 40.0, random=True, guided=True))
 }
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from assay import backends
+from assay import backends, bench
 from assay.backends.protocol import Backend, NotRunHere, TargetStatus
 from assay.errors import UsageError
 from assay.tokens import registry
@@ -72,26 +72,16 @@ def target(compiler: Backend, name: str) -> TargetStatus:
     """
     statuses = compiler.targets()
     if not name:
-        native = [status for status in statuses if status.runs and native_here(status)]
-        if not native:
+        chosen = bench.widest(statuses)
+        if chosen is None:
             raise NotRunHere("choosing a target: none runs natively on this machine; name one with --target")
-        return max(native, key=_preference)  # the first of equals
+        return chosen
     for status in statuses:
         if name in (status.name, status.isa):
             if not status.runs:
                 raise NotRunHere(f"target={status.name} does not run on this machine: {status.reason}")
             return status
     raise UsageError(f"unknown target={name!r}; known: {', '.join(status.name for status in statuses)}")
-
-
-def native_here(status: TargetStatus) -> bool:
-    """Whether the target's code runs on this CPU itself."""
-    return status.executor.startswith(("in-process", "runner", "torch"))
-
-
-def _preference(status: TargetStatus) -> tuple[bool, int]:
-    """Targets that are checked by default before special CPU models, then by width."""
-    return bool(status.facts.get("quick", True)), int(status.facts.get("vector_bits", 0))
 
 
 def check_quant(compiler: Backend, quant: str, kind: str = "quant") -> None:

@@ -79,10 +79,17 @@ class OverloadCheck:
         self._raise()
 
     def calls(self) -> list[Call]:
-        """The first form in every type; each other one in f32 or the first type, and in one more, in turn."""
+        """The first form in every type; each other one in f32 or the first type, and in one more, in turn.
+
+        Raises ``Finding`` if there is no type: a spec that checks nothing must not pass.
+        """
         overload = self.overload
         turn = zlib.crc32(overload.name.encode())
         types = list(overload.types)
+        if not types:
+            raise Finding(
+                f"PyTorch computes {overload.forms[0].title!r} of {overload.name} in no type: nothing to check"
+            )
         if self.profile.name == "quick":
             types = [types[turn % len(types)]]  # in turn over the overloads
         found = [Call(overload.forms[0], name) for name in types]

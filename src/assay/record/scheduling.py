@@ -7,15 +7,19 @@ from typing import Any
 from xdist.scheduler.loadscope import LoadScopeScheduling  # pyright: ignore[reportMissingTypeStubs]
 
 
+CASES = ("ops/", "e2e/")  # folders whose tests are parametrised by case
+
+
 class CaseScheduling(LoadScopeScheduling):
     """One unit of work per op or layer, so that its program is captured once for all targets.
 
-    Tests without a case form one unit per file.
+    Other tests form one unit per file, so that what they share is made once.
     """
 
     def _split_scope(self, nodeid: str) -> str:
         path, _, inside = nodeid.partition("[")
-        return inside.partition("-")[0] or path.split("::")[0]
+        case = inside.partition("-")[0] if path.startswith(CASES) else ""
+        return case or path.split("::")[0]
 
     def remove_node(self, node: Any) -> str | None:
         """A test that killed its worker counts as done: run again it might pass, and the crash would be forgotten."""

@@ -9,12 +9,12 @@ from typing import Any
 
 from assay import backends
 from assay.backends.protocol import LanguageModel, NotRunHere, TargetStatus
-from assay.bench import Selection, native
+from assay.bench import Selection, native, widest
 from assay.compare import Mismatch
 from assay.matrix import Cell
 from assay.record.rows import CaseKey, Metric
 from assay.tokens.describe import layers_data, local_data, prompt_data
-from assay.tokens.extent import WHOLE, Extent, extent, widest
+from assay.tokens.extent import WHOLE, Extent, extent
 from assay.tokens.spec import ModelSpec
 from assay.tokens.stage import TokenStage
 
@@ -168,7 +168,8 @@ def model_checks(
     sample of large models. Streamed models take minutes each, and are checked by ``assay tokens``.
     """
     targets = chosen.targets(statuses)
-    wide = widest(statuses[target] for target in targets)
+    best = widest(statuses[target] for target in targets)
+    wide = best.name if best else ""
     for spec in (spec for spec in models.values() if not spec.streamed):
         for quant in (mode for mode in spec.quants if not chosen.quants or mode in chosen.quants):
             for target in targets:

@@ -5,7 +5,6 @@ What is left out is left out by number (prompts, tokens, positions), never by lo
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from assay.backends.protocol import TargetStatus
@@ -50,9 +49,3 @@ def extent(
     if whole or spec.emulated_tokens:
         return WHOLE
     return SAMPLE if widest else GLANCE
-
-
-def widest(statuses: Iterable[TargetStatus]) -> str:
-    """Name of the native target with the widest vectors, the first of several; empty when none is native."""
-    found = [status for status in statuses if native(status)]
-    return max(found, key=lambda status: status.facts.get("vector_bits", 0)).name if found else ""

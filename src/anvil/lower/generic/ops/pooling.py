@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import sympy
 import torch
 
+from anvil.lower.generic import num
 from anvil.lower.generic.call import Build, Call
 from anvil.lower.generic.num import Num, compare, highest, lowest, maximum, minimum, select
 from anvil.lower.generic.ops.reduction import accumulator
@@ -121,7 +122,8 @@ def _average(region: Region, call: Call, windows: Windows, count: Value) -> Valu
     def element(total: Num, count: Num) -> Num:
         if total.is_float:
             return (total / count.to(wide)).to(call.dtype)
-        return quotient(total.to("i64"), count).to(call.dtype)
+        # Lanes past the end of the result count windows that do not exist: none may be divided by 0 there.
+        return num.quotient(total.to("i64"), count).to(call.dtype)
 
     return region.map(element, [total, count], call.shape, call.dtype)
 
