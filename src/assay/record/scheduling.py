@@ -6,7 +6,6 @@ from typing import Any
 
 from xdist.scheduler.loadscope import LoadScopeScheduling  # pyright: ignore[reportMissingTypeStubs]
 
-
 CASES = ("ops/", "e2e/")  # folders whose tests are parametrised by case
 
 
