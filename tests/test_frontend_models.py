@@ -50,7 +50,7 @@ def test_every_stage_computes_what_eager_computes(name):
         assert_same_function(run(program, case(name).ids), case(name).logits)
 
 
-@pytest.mark.parametrize("chunks", [[TOKENS], [TOKENS - 1, 1], [1] * TOKENS, [2, 3, 1, 3]], ids=str)
+@pytest.mark.parametrize("chunks", [[1] * TOKENS, [2, 3, 1, 3]], ids=str)
 @pytest.mark.parametrize("name", MODELS)
 def test_tokens_in_pieces_give_the_logits_of_the_whole(name, chunks):
     assert_same_function(run_chunks(case(name).incremental, case(name).ids, chunks), case(name).logits)

@@ -10,6 +10,7 @@ import gguf
 import numpy as np
 import pytest
 import torch
+from test_quant_kernels import KINDS
 
 import anvil
 from anvil import quant
@@ -32,7 +33,6 @@ CONFIG = {
     "initializer_range": 0.2,
 }
 PROMPT = [5, 17, 3, 88, 42, 7, 7, 61, 30, 2, 11]
-QUANTISED = [name for name in quant.modes() if name != "fp32"]
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ def logits(module: torch.nn.Module, ids: list[int]) -> np.ndarray:
         return module(torch.tensor([ids]), use_cache=False).logits[0].numpy()
 
 
-@pytest.mark.parametrize("mode", QUANTISED)
+@pytest.mark.parametrize("mode", KINDS)  # every mode is a kernel in test_quant_kernels.py
 def test_a_model_computes_with_the_dequantised_weights(tied: torch.nn.Module, mode: str) -> None:
     model = anvil.compile(tied, quant=mode, threads=2)
     twin = rounded(tied, mode, quant.get(mode).table or mode)
