@@ -94,9 +94,8 @@ class OverloadCheck:
             types = [types[turn % len(types)]]  # in turn over the overloads
         found = [Call(overload.forms[0], name) for name in types]
         forms = list(overload.all_forms[1:])
-        if (
-            self.profile.name == "quick"
-        ):  # views are one mechanism for all: one overload in four is looked at through one
+        if self.profile.name == "quick":
+            # Views are one mechanism for all overloads: one in four is looked at through one.
             looks = [form for form in forms if form.look]
             kept = looks[turn // 4 % 2 : turn // 4 % 2 + 1] if turn % 4 == 0 else []
             forms = [form for form in forms if not form.look or form in kept]
