@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import time
 from pathlib import Path
 
 import numpy as np
@@ -203,3 +206,17 @@ def test_weights_lie_in_private_memory() -> None:
             assert line.split()[1] == "rw-p"
             return
     pytest.fail(f"no mapping holds {address:#x}")
+
+
+@pytest.mark.parametrize(("age", "held", "stays"), [(3600, False, False), (3600, True, True), (0, False, True)])
+def test_what_a_killed_writer_left_is_removed(own_cache: None, age: int, held: bool, stays: bool) -> None:
+    """Unless somebody writes it still, or may be just about to."""
+    file = PackedFile("next", Layout.of(SIZES))
+    file.path.parent.mkdir(parents=True)
+    left = file.path.with_name(".new-of-another")
+    with left.open("wb") as writer:
+        if held:
+            fcntl.flock(writer, fcntl.LOCK_EX)
+        os.utime(left, (time.time() - age,) * 2)
+        assert file.save(np.zeros(file.layout.nbytes, np.uint8), ROWS)
+    assert left.exists() == stays

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -17,8 +18,9 @@ from assay.errors import UsageError
 from assay.measure import model_table
 from assay.measure.model_table import COLUMNS, mode_row
 from assay.measure.resident import Held
-from assay.tokens import registry, source
+from assay.tokens import live, registry, source
 from assay.tokens.live import Live
+from assay.tokens.make_golden import make_golden
 from assay.tokens.spec import Prompt
 from assay.tokens.streaming import FolderWeights
 
@@ -54,6 +56,21 @@ def test_a_right_model_is_verified_by_pytorch_now() -> None:
 def test_a_wrong_token_is_found_where_the_model_itself_proposed_it() -> None:
     wrong, right = faults_of(OneWrong)
     assert len(wrong) == 1 and "2 tokens equal" in wrong[0] and right == []
+
+
+def test_the_golden_that_modes_are_compared_with_is_made_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("ASSAY_CACHE", str(tmp_path))
+    made = []
+
+    def counted(*args, **options):
+        made.append(args[0].prompts)
+        return make_golden(*args, **options)
+
+    monkeypatch.setattr(live, "make_golden", counted)
+    for spec in (SPEC, SPEC, replace(SPEC, prompts=SPEC.prompts[:1])):
+        plain = Live(spec, None, lambda path, _: TorchModel(str(path)), "a compiler")._plain
+        assert plain.quant == "fp32" and len(plain.prompts) == len(spec.prompts)
+    assert [len(prompts) for prompts in made] == [2, 1]
 
 
 def test_the_first_layers_of_a_model_have_its_weights() -> None:

@@ -89,6 +89,7 @@ class QuantMode:
     file: FileBlocks | None = None
     activations: Activations | None = None
     table: str = ""  # the mode of embeddings and output projections of a model in this mode, if another one
+    tied: str = ""  # of a matrix that is both of these
 
     def nbytes(self, outputs: int, inputs: int, target: Target) -> int:
         """Bytes of a packed weight [N, K]."""

@@ -26,6 +26,7 @@ def block_mode(
     *,
     file: FileBlocks | None = None,
     table: str = "",
+    tied: str = "",
 ) -> QuantMode:
     """The mode whose weights lie in one blob. ``formats`` may depend on the target in how codes are decoded.
 
@@ -59,6 +60,7 @@ def block_mode(
         build_embedding=build_embedding,
         file=file,
         table=table,
+        tied=tied,
     )
 
 

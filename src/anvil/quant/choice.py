@@ -1,14 +1,15 @@
 """Which mode each matrix of a model is in, and what became of it.
 
-The rule: matrices of linear layers are in the asked mode. A table of embeddings and the output projection, tied to it
-or not, are in the mode that the asked one names as its ``table``: int4 costs most there. Norm weights, biases and
-everything else stay as they are. ``gguf`` asks for every matrix as the file holds it.
+The rule: matrices are in the asked mode. Where that one names another as its ``table``, embeddings and the output
+projection are in that; where it names one as ``tied``, a matrix that is both of them is: int4 costs most there. Norm
+weights, biases and everything else stay as they are. ``gguf`` asks for every matrix as the file holds it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 
@@ -16,6 +17,7 @@ from anvil.errors import InputError
 from anvil.quant.base import Quantised, QuantMode
 
 AS_STORED = "gguf"
+Role = Literal["matrix", "table", "tied"]  # of a linear layer; embeddings or the output projection; both in one
 
 
 @dataclass(frozen=True)
@@ -34,12 +36,13 @@ class Choice:
     modes: Mapping[str, QuantMode]
     stored: Mapping[str, Stored] = field(default_factory=dict)
 
-    def mode(self, parameter: str, *, table: bool) -> QuantMode:
-        """The mode of one matrix; ``table`` for embeddings and the output projection."""
+    def mode(self, parameter: str, role: Role) -> QuantMode:
+        """The mode of one matrix."""
         if self.name == AS_STORED:
             return self.modes[self.stored[parameter].mode if parameter in self.stored else "fp32"]
         asked = self.modes[self.name]
-        return self.modes[asked.table or asked.name] if table else asked
+        other = {"matrix": "", "table": asked.table, "tied": asked.tied or asked.table}[role]
+        return self.modes[other] if other else asked
 
     def quantised(self, parameter: str, mode: QuantMode, weight: torch.Tensor) -> Quantised:
         """``weight`` in ``mode``: exactly as the file holds it if it does, else rounded now."""

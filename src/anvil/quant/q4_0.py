@@ -63,4 +63,4 @@ def to_file(weight: Quantised) -> torch.Tensor:
 
 
 FILE = FileBlocks("Q4_0", 32, 18, from_file, to_file)
-MODE = block_mode("q4_0", FORMAT, quantise, dequantise, file=FILE, table="q8_0")
+MODE = block_mode("q4_0", FORMAT, quantise, dequantise, file=FILE, tied="q8_0")

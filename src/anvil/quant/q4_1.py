@@ -72,4 +72,4 @@ def to_file(weight: Quantised) -> torch.Tensor:
 
 
 FILE = FileBlocks("Q4_1", 32, 20, from_file, to_file)
-MODE = block_mode("q4_1", FORMAT, quantise, dequantise, file=FILE, table="q8_0")
+MODE = block_mode("q4_1", FORMAT, quantise, dequantise, file=FILE, tied="q8_0")

@@ -107,4 +107,4 @@ def to_file(weight: Quantised) -> torch.Tensor:
 
 
 FILE = FileBlocks("Q4_K", 256, 144, from_file, to_file)
-MODE = block_mode("q4_k", FORMAT, quantise, dequantise, file=FILE, table="q8_0")
+MODE = block_mode("q4_k", FORMAT, quantise, dequantise, file=FILE, tied="q8_0")

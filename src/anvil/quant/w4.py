@@ -51,7 +51,7 @@ def symmetric(name: str, size: int) -> QuantMode:
         signed = ((weight.parts["codes"].to(torch.int8) ^ 8) - 8).double()
         return flattened(signed * as_dtype(weight.parts, "scale", torch.float16).double(), weight.shape)
 
-    return block_mode(name, format_, quantise, dequantise, table="q8_0")
+    return block_mode(name, format_, quantise, dequantise, tied="q8_0")
 
 
 def with_zero_point(name: str, size: int) -> QuantMode:
@@ -92,4 +92,4 @@ def with_zero_point(name: str, size: int) -> QuantMode:
         scale = as_dtype(weight.parts, "scale", torch.float16).double()
         return flattened((weight.parts["codes"].double() - weight.parts["zero"].double()) * scale, weight.shape)
 
-    return block_mode(name, format_, quantise, dequantise, table="q8_0")
+    return block_mode(name, format_, quantise, dequantise, tied="q8_0")

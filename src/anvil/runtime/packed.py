@@ -7,13 +7,17 @@ Weights that do not fit in memory are mapped instead, and read by the page.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import mmap
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -27,6 +31,8 @@ from anvil.quant import WeightRow
 _ALIGN = 64  # bytes of a cache line
 _HUGE = 2 << 20  # bytes of a huge page
 _PIECE = 8 << 20  # bytes read at a time
+_NEW = ".new-"
+_FRESH = 60  # seconds: a file as young as this may be one whose writer has not locked it yet
 _MOST = 48 << 30  # bytes that all packed files together may take; the oldest go first
 _SHARE_OF_MEMORY = 0.8  # of what is free: weights that need more are mapped
 
@@ -91,48 +97,48 @@ class PackedFile:
 
     def save(self, data: np.ndarray, rows: Sequence[WeightRow]) -> bool:
         """Write the file, whole or not at all; False where it could not be written."""
-        temporary = None
         try:
-            temporary = self._temporary()
-            if temporary is not None:
-                with temporary.open("wb") as file:
-                    file.write(data.data)
-                self._finish(temporary, rows, _sums(data))
-            return temporary is not None
+            with self._temporary() as temporary:
+                if temporary is not None:
+                    with temporary.open("wb") as file:
+                        file.write(data.data)
+                    self._finish(temporary, rows, _sums(data))
+                return temporary is not None
         except OSError:
             return False
-        finally:
-            if temporary is not None:
-                temporary.unlink(missing_ok=True)
 
     def fill(self, write: Callable[[np.ndarray], list[WeightRow]]) -> tuple[np.ndarray, list[WeightRow]] | None:
         """Make the file where it lies, for weights that do not fit in memory; None where the disk has no room.
 
         ``write`` gets the data to fill and says what became of each weight.
         """
-        temporary = self._temporary()
-        if temporary is None:
-            return None
-        try:
+        with self._temporary() as temporary:
+            if temporary is None:
+                return None
             with temporary.open("r+b") as file:
                 file.truncate(self.layout.nbytes)
                 data = _mapped(file, self.layout.nbytes, mmap.ACCESS_WRITE)
                 rows = write(data)
             self._finish(temporary, rows, [])
             return data, rows
-        finally:
-            temporary.unlink(missing_ok=True)
 
-    def _temporary(self) -> Path | None:
-        """A file to write to; None if the weights would take more than half of what is free."""
+    @contextmanager
+    def _temporary(self) -> Iterator[Path | None]:
+        """A file to write to, gone afterwards; None if the weights would take more than half of what is free."""
         folder = self.path.parent
         folder.mkdir(parents=True, exist_ok=True)
+        _sweep(folder)
         _make_room(folder, self.layout.nbytes)
         if self.layout.nbytes > shutil.disk_usage(folder).free / 2:
-            return None
-        handle, name = tempfile.mkstemp(dir=folder, prefix=".new-")
-        os.close(handle)
-        return Path(name)
+            yield None
+            return
+        handle, name = tempfile.mkstemp(dir=folder, prefix=_NEW)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)  # says that somebody writes it, for as long as this process lives
+            yield Path(name)
+        finally:
+            os.close(handle)
+            Path(name).unlink(missing_ok=True)
 
     def _finish(self, temporary: Path, rows: Sequence[WeightRow], sums: list[int]) -> None:
         footer = json.dumps({"rows": [asdict(row) for row in rows], "sums": sums}).encode()
@@ -172,6 +178,15 @@ def _sums(data: np.ndarray) -> list[int]:
     words = data.view(np.uint64)
     step = _PIECE // 8
     return [int(words[first : first + step].sum(dtype=np.uint64)) for first in range(0, len(words), step)]
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what writers left behind that were killed: gigabytes each."""
+    for left in folder.glob(f"{_NEW}*"):
+        with contextlib.suppress(OSError), left.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if time.time() - left.stat().st_mtime > _FRESH:
+                left.unlink()
 
 
 def _make_room(folder: Path, nbytes: int) -> None:

@@ -37,7 +37,7 @@ class ModeRow:
     def shown(self) -> dict[str, str]:
         """The row of a table. No speed where the tokens are wrong."""
         prompts = self.tokens.get("prompts", [])
-        cells = {"mode": self.quant, "tokens": f"{sum(p['equal'] for p in prompts)} of {len(prompts)} prompts"}
+        cells = {"mode": self.quant, "equal": f"{sum(p['equal'] for p in prompts)} on {len(prompts)} prompts"}
         cells |= {"certified": str(sum(p["certified"] for p in prompts))} if prompts else {}
         if prompts:
             cells["KL to PyTorch"] = f"{self.tokens['distribution']['kl_mean']:.1e}"
@@ -56,7 +56,7 @@ class ModeRow:
 
 
 COLUMNS = (
-    *("mode", "tokens", "certified", "KL to PyTorch", "KL to fp32", "same first choice", "ms/token", "GB/s"),
+    *("mode", "equal", "certified", "KL to PyTorch", "KL to fp32", "same first choice", "ms/token", "GB/s"),
     *("of ceiling", "weights GB", "cache GB", "arena GB", "planned GB", "resident GB"),
 )
 

@@ -27,6 +27,7 @@ class Mode:
         integers: (least, largest) weight, in units of ``unit``, so that a group which holds both is quantised exactly.
         activations: f32 [..., K] -> f64, what rows are rounded to, where a mode rounds them.
         table: the mode of embeddings and output projections, where it is another one.
+        tied: the mode of a matrix that is both of these, where it is another one.
     """
 
     weights: Callable[[np.ndarray], np.ndarray]
@@ -36,6 +37,11 @@ class Mode:
     unit: int = 1
     activations: Callable[[np.ndarray], np.ndarray] | None = None
     table: str = ""
+    tied: str = ""
+
+    def other(self, *, table: bool, tied: bool) -> str:
+        """The mode of such a matrix, if another one."""
+        return (tied and self.tied) or (table and self.table) or ""
 
 
 def quotient(x: np.ndarray, scale: np.ndarray) -> np.ndarray:
@@ -160,14 +166,14 @@ MODES = {
     "bf16": Mode(as_type(ml_dtypes.bfloat16), 1.8e-6, 1, (-7, 7)),
     "w8": Mode(per_output, 7.6e-5, 0, (-127, 127)),
     "w8a8": Mode(per_output, 1.5e-4, 0, (-127, 127), activations=per_row, table="w8"),
-    "w4-g32": Mode(symmetric(32, 7, -8), 9.3e-3, 32, (-7, 7), table="q8_0"),
-    "w4-g128": Mode(symmetric(128, 7, -8), 1.4e-2, 128, (-7, 7), table="q8_0"),
-    "w4-g32z": Mode(by_group(32, zero_point), 7.3e-3, 32, (-7, 8), table="q8_0"),
-    "w4-g128z": Mode(by_group(128, zero_point), 1.1e-2, 128, (-7, 8), table="q8_0"),
+    "w4-g32": Mode(symmetric(32, 7, -8), 9.3e-3, 32, (-7, 7), tied="q8_0"),
+    "w4-g128": Mode(symmetric(128, 7, -8), 1.4e-2, 128, (-7, 7), tied="q8_0"),
+    "w4-g32z": Mode(by_group(32, zero_point), 7.3e-3, 32, (-7, 8), tied="q8_0"),
+    "w4-g128z": Mode(by_group(128, zero_point), 1.1e-2, 128, (-7, 8), tied="q8_0"),
     "q8_0": Mode(symmetric(32, 127, -128), 3.2e-5, 32, (-127, 127)),
-    "q4_0": Mode(by_group(32, q4_0), 7.8e-3, 32, (-8, 7), table="q8_0"),
-    "q4_1": Mode(by_group(32, q4_1), 6.5e-3, 32, (0, 15), table="q8_0"),
-    "q4_k": Mode(by_group(256, q4_k), 7.5e-3, 32, (0, 15), unit=63, table="q8_0"),
+    "q4_0": Mode(by_group(32, q4_0), 7.8e-3, 32, (-8, 7), tied="q8_0"),
+    "q4_1": Mode(by_group(32, q4_1), 6.5e-3, 32, (0, 15), tied="q8_0"),
+    "q4_k": Mode(by_group(256, q4_k), 7.5e-3, 32, (0, 15), unit=63, tied="q8_0"),
     "q6_k": Mode(by_group(256, q6_k), 6e-4, 16, (-31, 31), unit=127),
 }
 QUANTISED = tuple(MODES)

@@ -6,16 +6,21 @@ where it does not the golden goes on with float64's own choice. Then everything 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+import torch
+import transformers
+
 from assay.backends.protocol import LanguageModel
+from assay.cache import cached
 from assay.tokens import judge
-from assay.tokens.golden import Golden
+from assay.tokens.golden import FORMAT, Golden, load_golden
 from assay.tokens.make_golden import Draft, Progress, make_golden
-from assay.tokens.source import resolve
+from assay.tokens.source import resolve, weights_hash
 from assay.tokens.spec import ModelSpec
 from assay.tokens.stage import TokenStage
 
@@ -49,5 +54,12 @@ class Live:
 
     @cached_property
     def _plain(self) -> Golden:
-        """The fp32 golden that a mode's cost is taken against, for all modes."""
-        return make_golden(self.spec, self.path, yardstick=False)
+        """The fp32 golden that a mode's cost is taken against: made once for all modes, and kept in the cache."""
+        code = b"".join(file.read_bytes() for file in sorted(Path(__file__).parent.glob("*.py")))
+        depends = (FORMAT, weights_hash(self.path), torch.__version__, transformers.__version__, repr(self.spec))
+        name = hashlib.sha256(repr(depends).encode() + code).hexdigest()[:32]
+        made = cached(
+            f"live/{self.spec.name}-{name}.safetensors",
+            lambda path: make_golden(self.spec, self.path, progress=self.progress, yardstick=False).save(path),
+        )
+        return load_golden(made)

@@ -38,16 +38,16 @@ class Emulation:
     """What mode ``quant`` makes of one model's numbers.
 
     ``stored`` has the modes of the matrices that a file holds quantised, by parameter: one that it holds in the wanted
-    mode already stays as it is. A ``table`` is an embedding or the output projection, which a mode may treat otherwise.
+    mode already stays as it is. A ``table`` is an embedding or the output projection, ``tied`` where one matrix is
+    both; a mode may treat them otherwise.
     """
 
     quant: str
     stored: Mapping[str, str] = field(default_factory=dict)
 
-    def weight(self, name: str, value: torch.Tensor, *, table: bool) -> torch.Tensor:
+    def weight(self, name: str, value: torch.Tensor, *, table: bool, tied: bool) -> torch.Tensor:
         """float64 [N, K]: what the integers and scales of the weight called ``name`` mean; ``value`` f32 [N, K]."""
-        mode = MODES[self.quant]
-        own = mode.table if table and mode.table else self.quant
+        own = MODES[self.quant].other(table=table, tied=tied) or self.quant
         if self.stored.get(name) == own:
             return value.double()
         return torch.from_numpy(_by_rows(MODES[own].weights, value.float().numpy()))

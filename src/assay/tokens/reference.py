@@ -70,9 +70,11 @@ class Reference:
                 known = next((each for each in tied[name] if each in weights), name)
                 return self._form(owner, name, weights(known))
 
+            self._tied = _head_is_table(self.module)
             stream(self.module, read)
         else:
             self.module = load_module(path)
+            self._tied = _head_is_table(self.module)
             self._convert()
         self._plain_experts()
         if emulation is not None:
@@ -174,7 +176,8 @@ class Reference:
         """A stored tensor as the model computes with it."""
         with torch._C.DisableTorchFunction():  # no lifting here: this is about the numbers in float32
             if self._emulation is not None and isinstance(owner, nn.Linear | nn.Embedding) and value.ndim == 2:
-                value = self._emulation.weight(name, value, table=self._is_table(owner))
+                table = self._is_table(owner)
+                value = self._emulation.weight(name, value, table=table, tied=table and self._tied)
             return value.to(self.dtype)
 
     def _is_table(self, owner: nn.Module) -> bool:
@@ -184,6 +187,12 @@ class Reference:
         for owner in self.module.modules():
             if isinstance(owner, nn.Linear) and (rounded := emulation.activations(table=self._is_table(owner))):
                 owner.register_forward_pre_hook(functools.partial(_rounded_input, rounded))
+
+
+def _head_is_table(module: Any) -> bool:
+    """Whether the output projection is the matrix of the embeddings."""
+    head = module.get_output_embeddings()
+    return head is not None and head.weight is module.get_input_embeddings().weight
 
 
 def _rounded_input(rounded: Callable, _owner: nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:

@@ -11,6 +11,7 @@ from torch.fx import Node
 from anvil import kernels
 from anvil.lower.sizes import dense_strides, product
 from anvil.quant import QuantMode
+from anvil.quant.choice import Role
 from anvil.runtime.plan import View
 
 if TYPE_CHECKING:
@@ -72,20 +73,21 @@ def _embedding(low: Lowering, node: Node) -> View:
 
 def _mode(low: Lowering, weight: Node) -> QuantMode:
     """The quantisation mode of a weight."""
-    return low.choice.mode(weight.name, table=_is_table(low, weight))
+    return low.choice.mode(weight.name, _role(low, weight))
 
 
-def _is_table(low: Lowering, weight: Node) -> bool:
-    """Whether a weight is a table of embeddings, or has the shape of one and no linear layer reads its results.
+def _role(low: Lowering, weight: Node) -> Role:
+    """What a weight is: a table is one of embeddings, or has the shape of one and no linear layer reads its results.
 
     The shape alone would also fit a layer inside a model whose width happens to be the size of the vocabulary.
     """
     tensor = low.program.params[weight.name]
     tables = [node.args[0] for node in low.nodes if node.target is aten.embedding.default]
     if any(low.program.params.get(table.name) is tensor for table in tables):
-        return True
+        return "tied" if _shared_with_linear(low, weight) else "table"
     uses = [user for user in weight.users if user.target is aten.linear.default]
-    return low.shape(weight) in [low.shape(table) for table in tables] and not any(map(_feeds_linear, uses))
+    shaped = low.shape(weight) in [low.shape(table) for table in tables]
+    return "table" if shaped and not any(map(_feeds_linear, uses)) else "matrix"
 
 
 def _feeds_linear(node: Node) -> bool:
