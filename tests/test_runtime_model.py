@@ -227,6 +227,29 @@ def test_new_tokens_must_fit_the_context(model):
         model.generate(PROMPT, 40)
 
 
+def test_a_full_cache_goes_on_with_a_window_of_the_last_ids(model):
+    """From where the cache is full, each run of tokens is what the window alone gives as a prompt."""
+    whole = model.generate(PROMPT, 80, window=20).ids
+    told = [*PROMPT, *whole]
+    assert whole[: 49 - len(PROMPT)] == model.generate(PROMPT, 49 - len(PROMPT)).ids
+    for full in (49, 78):  # of 48 slots 20 are filled again, which leaves 29 tokens until the next time
+        assert told[full : full + 29] == model.generate(told[full - 20 : full], 29).ids[: len(told) - full]
+
+
+@pytest.mark.parametrize(
+    ("prompts", "new_tokens", "window", "words"),
+    [
+        ([PROMPT], 60, 48, "expected 1 to 47 ids"),
+        ([PROMPT, PROMPT], 60, 9, "got 2 prompts, expected one"),
+        ([PROMPT], None, 9, "the answer would never end"),
+        ([[1] * 49], 60, 9, "expected at most context=48"),
+    ],
+)
+def test_windows_that_cannot_be_are_refused(model, prompts, new_tokens, window, words):
+    with pytest.raises(InputError, match=words):
+        model.generate_batch(prompts, new_tokens, window=window)
+
+
 @pytest.mark.parametrize("ids", [[96], [-1], [3, 200]])
 def test_ids_outside_the_vocabulary_are_refused(model, ids):
     for feed in (model.prefill, model.logits, lambda ids: model.decode(ids[-1])):

@@ -39,17 +39,23 @@ def generate(
     sampling: Sampling = GREEDY,
     stop_ids: Collection[int] = (),
     on_token: OnToken | None = None,
+    window: int = 0,
 ) -> list[Generation]:
     """Continuations of ``prompts``, of any lengths, in a fresh cache; each is what it would be alone.
 
     An answer ends after ``max_new_tokens`` (by default when the cache is full), or after a stop id, never before one
-    token. ``on_token(row, id)`` gets each id as it comes. Raises :class:`InputError` when prompt and new tokens do not
-    fit the cache.
+    token. ``on_token(row, id)`` gets each id as it comes. With a ``window`` a full cache does not end it: the last
+    ``window`` ids are fed again as a prompt of their own, and all before them are forgotten.
+    Raises :class:`InputError` when prompt and new tokens do not fit the cache, and for a window that is not below its
+    capacity or stands with several prompts or without ``max_new_tokens``.
     """
     if max_new_tokens is not None and max_new_tokens < 1:
         raise InputError(f"generating: max_new_tokens={max_new_tokens}, expected at least 1")
+    if window:
+        _check_window(window, decoder.cache.capacity, len(prompts), max_new_tokens)
     decoder.reset()
-    decoder.cache.check_room([len(prompt) + (max_new_tokens or 1) - 1 for prompt in prompts])
+    answer = 1 if window else max_new_tokens or 1
+    decoder.cache.check_room([len(prompt) + answer - 1 for prompt in prompts])
     most = [max_new_tokens or decoder.cache.capacity - len(prompt) + 1 for prompt in prompts]
     results = [Generation(prompt_tokens=len(prompt)) for prompt in prompts]
     active = np.ones(len(prompts), bool)
@@ -69,10 +75,25 @@ def generate(
         if not active.any():
             return results
         before = time.perf_counter()
-        tokens = _chosen(decoder, decoder.decode(tokens, active), prompts, results, sampling, active)
+        if window and decoder.cache.past[0] == decoder.cache.capacity:
+            decoder.reset()
+            greedy = decoder.prefill([[*prompts[0], *results[0].ids][-window:]])
+        else:
+            greedy = decoder.decode(tokens, active)
+        tokens = _chosen(decoder, greedy, prompts, results, sampling, active)
         gap_ms = (time.perf_counter() - before) * 1e3
         for row in np.flatnonzero(active).tolist():
             results[row].itl_ms.append(gap_ms)
+
+
+def _check_window(window: int, capacity: int, prompts: int, max_new_tokens: int | None) -> None:
+    where = f"generating with window={window}"
+    if not 0 < window < capacity:
+        raise InputError(f"{where}: expected 1 to {capacity - 1} ids, fewer than the cache holds")
+    if prompts > 1:
+        raise InputError(f"{where}: got {prompts} prompts, expected one; ask them one after the other")
+    if max_new_tokens is None:
+        raise InputError(f"{where}: the answer would never end; give max_new_tokens")
 
 
 def _chosen(

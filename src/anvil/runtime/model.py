@@ -153,10 +153,13 @@ class CompiledModel:
         sampling: Sampling = GREEDY,
         stop_ids: Collection[int] = (),
         on_token: Callable[[int], None] | None = None,
+        window: int = 0,
     ) -> Generation:
         """Continuation of ``prompt`` in a fresh cache; see :func:`anvil.runtime.generate.generate`."""
         show = None if on_token is None else lambda _row, token: on_token(token)
-        (result,) = self.generate_batch([prompt], max_new_tokens, sampling=sampling, stop_ids=stop_ids, on_token=show)
+        (result,) = self.generate_batch(
+            [prompt], max_new_tokens, sampling=sampling, stop_ids=stop_ids, on_token=show, window=window
+        )
         return result
 
     def generate_batch(
@@ -167,13 +170,20 @@ class CompiledModel:
         sampling: Sampling = GREEDY,
         stop_ids: Collection[int] = (),
         on_token: OnToken | None = None,
+        window: int = 0,
     ) -> list[Generation]:
         """Continuations of ``prompts`` side by side, each the same as alone; as :meth:`generate`."""
         checked = [self._checked(prompt) for prompt in prompts]
         if not checked:
             raise InputError("generating: prompts=[], expected at least one prompt")
         return generate(
-            self.start(len(checked)), checked, max_new_tokens, sampling=sampling, stop_ids=stop_ids, on_token=on_token
+            self.start(len(checked)),
+            checked,
+            max_new_tokens,
+            sampling=sampling,
+            stop_ids=stop_ids,
+            on_token=on_token,
+            window=window,
         )
 
     def answers(
@@ -183,10 +193,12 @@ class CompiledModel:
         sampling: Mapping[str, Any],
         stop: Collection[int],
         on_token: OnToken,
+        *,
+        window: int = 0,
     ) -> list[list[int]]:
         """The ids of :meth:`generate_batch`; ``sampling`` holds fields of :class:`Sampling`."""
-        chosen = Sampling(**sampling)
-        results = self.generate_batch(prompts, new_tokens, sampling=chosen, stop_ids=stop, on_token=on_token)
+        options = {"sampling": Sampling(**sampling), "stop_ids": stop, "on_token": on_token, "window": window}
+        results = self.generate_batch(prompts, new_tokens, **options)
         return [result.ids for result in results]
 
     def facts(self) -> dict[str, Any]:

@@ -59,9 +59,11 @@ class TorchModel:
         sampling: Mapping[str, float],
         stop: Collection[int],
         on_token: Callable[[int, int], None],
+        *,
+        window: int = 0,
     ) -> list[list[int]]:
         return [
-            self._answer(list(prompt), new_tokens, sampling, stop, lambda token, row=row: on_token(row, token))
+            self._answer(list(prompt), new_tokens, sampling, stop, lambda token, row=row: on_token(row, token), window)
             for row, prompt in enumerate(prompts)
         ]
 
@@ -72,12 +74,16 @@ class TorchModel:
         sampling: Mapping[str, float],
         stop: Collection[int],
         on_token: Callable[[int], None],
+        window: int,
     ) -> list[int]:
         """One answer, its tokens drawn with transformers' logits processors and PyTorch's random numbers."""
         processors, generator = _processors(sampling), torch.Generator().manual_seed(int(sampling.get("seed", 0)))
         self.reset()
         found, step = [], ids
         while True:
+            if window and self._cache.get_seq_length() == self.context:
+                self.reset()
+                step = [*ids, *found][-window:]
             row = torch.from_numpy(self._reference.step(step, self._cache)[-1:])
             scores = processors(torch.tensor([[*ids, *found]]), row)
             greedy = not sampling.get("temperature")

@@ -122,12 +122,15 @@ class LanguageModel(Protocol):
         sampling: Mapping[str, float],
         stop: Collection[int],
         on_token: Callable[[int, int], None],
+        *,
+        window: int = 0,
     ) -> list[list[int]]:
         """New ids for every prompt, each as if it were asked alone: until a stop id (included) or ``new_tokens``.
 
         ``sampling`` is empty for greedy ids, or sets some of ``temperature`` (0: greedy), ``top_k`` (0: all),
         ``top_p``, ``min_p``, ``repetition_penalty`` (1: none) and ``seed``; the same seed gives the same ids.
-        ``on_token(index of the prompt, id)`` is called as they come.
+        ``on_token(index of the prompt, id)`` is called as they come. With a ``window`` the one answer goes on when
+        the context is full: from its last ``window`` ids, fed as a prompt of their own.
         """
         ...
 

@@ -40,6 +40,9 @@ def generate(
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same answer.")] = 0,
     raw: Annotated[bool, typer.Option("--raw", help="Give the prompt as it is, without the chat template.")] = False,
     system: Annotated[str, typer.Option("--system", help="The system message of the chat.")] = "",
+    window: Annotated[
+        int, typer.Option("--window", min=0, help="Go on with so many of the last tokens when the context is full.")
+    ] = 0,
     quant: Quant = "fp32",
     kv: KeyValue = "fp32",
     target: Target = "",
@@ -62,7 +65,9 @@ def generate(
     tokenizer = load_tokenizer(path)
     each = [tokenizer.encode(text if raw else tokenizer.chat(text, system)) for text in prompt]
     for ids in each:
-        session.check_fits(len(ids), max_new_tokens, spec.context)
+        session.check_fits(len(ids), max_new_tokens, spec.context, window)
+    if window and len(each) > 1:
+        raise UsageError(f"window={window} with {len(each)} prompts: expected one; ask them one after the other")
     sampling = sampling_of(
         temperature=temperature,
         top_k=top_k,
@@ -81,7 +86,7 @@ def generate(
         show_each(prompt, texts, what, as_json)
         return
     show = (lambda _: None) if as_json else (lambda piece: typer.echo(piece, nl=False))
-    result = session.generate(compiled, tokenizer, each[0], max_new_tokens, show, sampling)
+    result = session.generate(compiled, tokenizer, each[0], max_new_tokens, show, sampling, window)
     held = watch.held(compiled.facts())
     numbers, weight_bytes = session.numbers(result, held), held.weight_bytes
     speed = session.speed_of(result.timing, weight_bytes, ceiling.measure(threads, weight_bytes))

@@ -47,14 +47,23 @@ class Speed:
         }
 
 
-def check_fits(prompt_tokens: int, new_tokens: int, context: int) -> None:
-    """Raise :class:`UsageError` for an empty prompt, and for one that does not fit with its answer."""
+def check_fits(prompt_tokens: int, new_tokens: int, context: int, window: int = 0) -> None:
+    """Raise :class:`UsageError` for an empty prompt, and for one that does not fit with its answer.
+
+    With a ``window`` the answer may be of any length, and the prompt alone must fit.
+    """
     if not prompt_tokens:
         raise UsageError("generating: the prompt is empty; expected at least one token")
-    if prompt_tokens + new_tokens > context:
+    if not 0 <= window < context:
+        raise UsageError(f"generating: window={window}, expected 1 to {context - 1}, or 0 for none")
+    if window and prompt_tokens > context:
+        raise UsageError(
+            f"generating: prompt of {prompt_tokens} tokens, expected at most context={context}; shorten it"
+        )
+    if not window and prompt_tokens + new_tokens > context:
         raise UsageError(
             f"generating: prompt of {prompt_tokens} tokens + max_new_tokens={new_tokens} is more than "
-            f"context={context}; shorten the prompt or ask for fewer tokens"
+            f"context={context}; shorten the prompt, ask for fewer tokens, or go on with a --window of the last ones"
         )
 
 
@@ -65,12 +74,13 @@ def generate(
     new_tokens: int,
     show: Callable[[str], None] = lambda _: None,
     sampling: Mapping[str, float] = MappingProxyType({}),
+    window: int = 0,
 ) -> Generation:
     """Generation from a fresh cache until a stop token or ``new_tokens``; ``show`` gets the text as it comes.
 
     Raises what :func:`check_fits` raises.
     """
-    check_fits(len(ids), new_tokens, model.context)
+    check_fits(len(ids), new_tokens, model.context, window)
     step, arrivals = tokenizer.stream(), []
 
     def arrived(_row: int, token: int) -> None:
@@ -79,7 +89,7 @@ def generate(
             show(step(token))
 
     start = time.perf_counter()
-    (tokens,) = model.answers([ids], new_tokens, sampling, tokenizer.stop, arrived)
+    (tokens,) = model.answers([ids], new_tokens, sampling, tokenizer.stop, arrived, window=window)
     return Generation(tuple(tokens), tokenizer.decode(tokens), Timing.of(len(ids), start, arrivals))
 
 
