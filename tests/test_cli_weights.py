@@ -17,7 +17,10 @@ from anvil import models
 from anvil.models import synthetic
 from assay.cli import app
 from assay.tokens import registry, source
+from assay.tokens.golden import load_golden
+from assay.tokens.reference import load_module
 from assay.tokens.synthetic import byte_tokenizer
+from assay.tokens.tokenizer import load_tokenizer
 
 ASK = ("generate", "--model", "llama-tiny", "--prompt", "x", "--raw", "--max-new-tokens", "2")
 UP = "model.layers.1.mlp.up_proj.weight"
@@ -66,6 +69,21 @@ def test_a_sharded_folder_gives_the_tokens_of_the_model_it_was_written_from(fold
     assert len(list(folder.glob("*.safetensors"))) > 2
     want, got = run(*ASK, "--json"), run(*ASK, "--weights", str(folder), "--json")
     assert json.loads(got.stdout)["tokens"] == json.loads(want.stdout)["tokens"]
+
+
+def test_a_trained_model_written_as_shards_says_what_its_own_file_says(tmp_path: Path) -> None:
+    spec = registry.model("smollm2-135m")
+    file, folder = source.resolve(spec), tmp_path / "model"
+    load_module(file).save_pretrained(folder, max_shard_size="200MB")
+    tokenizer = load_tokenizer(file)
+    tokenizer.backend.save(str(folder / "tokenizer.json"))
+    facts = {"chat_template": tokenizer.template, "bos_token": tokenizer.bos_text, "eos_token": tokenizer.eos_text}
+    (folder / "tokenizer_config.json").write_text(json.dumps(facts))
+    assert len(list(folder.glob("model-*.safetensors"))) > 2
+    asked = ("--prompt", spec.prompts[0].text, "--max-new-tokens", "8", "--json")
+    said = run("generate", "--model", spec.name, "--weights", str(folder), *asked)
+    golden = load_golden(registry.golden_path(spec)).prompts[0]
+    assert json.loads(said.stdout)["tokens"] == golden.new_ids[:8]
 
 
 @pytest.mark.usefixtures("no_long_work")

@@ -70,6 +70,15 @@ def test_pytorch_eager_passes_every_check(stage: TokenStage, model: TorchModel) 
     assert all(result.free.equal == 16 for result in results)
 
 
+def test_pytorch_eager_goes_on_with_a_window_when_its_context_is_full(stage: TokenStage) -> None:
+    model, prompt = TorchModel(str(stage.path), context=24), stage.golden.prompts[0].prompt_ids[:10]
+    (found,) = model.answers([prompt], 40, {}, (), lambda *_: None, window=8)
+    told = [*prompt, *found]
+    for full in (25, 42):  # 24 slots are full once the id behind the last of them is known
+        (again,) = model.answers([told[full - 8 : full]], 8, {}, (), lambda *_: None)
+        assert told[full : full + 8] == again[: len(told) - full]
+
+
 def test_a_small_error_in_every_logit_is_caught_by_teacher_forcing(stage: TokenStage, model: TorchModel) -> None:
     rng = np.random.default_rng(0)
     noisy = Altered(model, logits=lambda x: x + rng.normal(0, 2e-3, x.shape).astype(np.float32))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Sequence
 
@@ -13,6 +14,8 @@ from anvil.runtime.executable import Executable
 from anvil.runtime.memory import Memory
 from anvil.runtime.packed import Layout, PackedFile, anonymous, fits_in_memory
 
+_log = logging.getLogger(__name__)
+_LONG = 1 << 30  # bytes of weights whose packing takes so long that it is told about
 _SMALLEST = 8 << 20  # bytes of weights that are worth a file
 
 
@@ -34,7 +37,11 @@ def place_weights(
     file = PackedFile(name, layout) if name is not None and layout.nbytes >= _SMALLEST else None
 
     def pack_all(data: np.ndarray) -> list[WeightRow]:
-        for key in layout.places:
+        tenths = 0
+        for key, (offset, _) in layout.places.items():
+            if layout.nbytes >= _LONG and 10 * offset >= tenths * layout.nbytes:
+                _log.info("packing %.2f GB of weights: %d %%", layout.nbytes / 1e9, 100 * offset // layout.nbytes)
+                tenths = 10 * offset // layout.nbytes + 1
             owner[key].fill_constant(key, layout.part(data, key))
         return packed()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -42,9 +43,24 @@ def print_json(data: Any) -> None:
 def backend(name: str) -> Backend:
     """The compiler under test. Raises :class:`UsageError`."""
     try:
-        return backends.load(name)
+        found = backends.load(name)
     except ValueError as error:
         raise UsageError(str(error)) from error
+    tell(logging.getLogger(found.name))
+    return found
+
+
+def tell(log: logging.Logger) -> None:
+    """Show what a library says of its progress, on standard error."""
+    if not any(isinstance(handler, _Told) for handler in log.handlers):
+        log.addHandler(_Told())
+        log.setLevel(logging.INFO)
+
+
+class _Told(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        style = "dim" if record.levelno < logging.WARNING else "yellow"
+        err.print(record.getMessage(), style=style, highlight=False, soft_wrap=True, markup=False)
 
 
 def model(name: str, depth: int | None) -> ModelSpec:

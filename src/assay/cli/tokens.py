@@ -44,7 +44,9 @@ def tokens(
     new_tokens: Annotated[int | None, typer.Option("--new-tokens", min=1, help="Greedy tokens; default all.")] = None,
     corpus: Annotated[bool | None, typer.Option(help=f"Also the distribution over a fixed text; {NATIVELY}")] = None,
     layers: Annotated[bool | None, typer.Option(help=f"Also the error along the residual stream; {NATIVELY}")] = None,
-    live: Annotated[bool, typer.Option("--live", help="PyTorch verifies now; no stored golden is read.")] = False,
+    live: Annotated[
+        bool, typer.Option("--live", help="PyTorch verifies now, as it does of a large model without a stored golden.")
+    ] = False,
     depth: Depth = None,
     weights: Weights = None,
     as_json: AsJson = False,
@@ -63,9 +65,9 @@ def tokens(
     layers = native(chosen) if layers is None else layers
     if new_tokens and new_tokens > spec.new_tokens:
         raise UsageError(f"new_tokens={new_tokens}: the golden of model={model} holds {spec.new_tokens}")
-    if live := live or depth is not None:  # what is cut to size has no stored golden
-        few = new_tokens or spec.new_tokens
-        spec = replace(spec, new_tokens=few, certified_tokens=min(few, spec.certified_tokens))
+    live = live or depth is not None  # what is cut to size has no stored golden
+    few = new_tokens or spec.new_tokens
+    short = replace(spec, new_tokens=few, certified_tokens=min(few, spec.certified_tokens))
 
     def load(path: Path, name: str) -> LanguageModel:
         return compiler.load_model(str(path), chosen.name, quant=name, threads=threads, context=spec.context)
@@ -73,14 +75,14 @@ def tokens(
     def say(line: str) -> None:
         err.print(f"[dim]{line}[/]", highlight=False, soft_wrap=True)
 
-    now = Live(spec, weights, load, f"{compiler.name} {chosen.name}", say)
+    now = Live(short, weights, load, f"{compiler.name} {chosen.name}", say)
     asked = Asked(prompts, new_tokens, corpus, layers)
     every: dict[str, dict[str, Any]] = {}
     faults: list[str] = []
     for name in modes:
         watch = Watch()
         try:
-            if live:
+            if live or (spec.streamed and name not in spec.quants):
                 stage, compiled = now.stage(name)
             else:
                 stage = TokenStage(spec, name, weights)

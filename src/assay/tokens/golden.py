@@ -191,7 +191,7 @@ def check_belongs(golden: Golden, spec: ModelSpec, quant: str, weights_sha256: s
     if stored != weights_sha256:
         raise WeightsError(
             f"{what}: it is of other weights (sha256 {stored[:12]}…, these are {weights_sha256[:12]}…); give the "
-            f"weights it was made from, or run {again}"
+            f"weights it was made from, have PyTorch verify these (assay tokens --live), or run {again}"
         )
 
 
