@@ -9,7 +9,7 @@ MODEL = ModelSpec(
     name="llama-2-7b",
     source="synthetic:7",
     context=512,
-    quants=(),
+    quants=("fp32", "w4-g32"),
     streamed=True,
     config={
         "model_type": "llama",

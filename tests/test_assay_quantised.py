@@ -100,7 +100,7 @@ def test_every_cell_has_a_row_and_a_reason() -> None:
     assert [row for row in found if row.status == "ok"] == [ok]
     by_key = {(row.name, row.quant, row.target): row for row in found}
     assert by_key["add", "w8", "a"].reason == "no weights to quantise"
-    assert not by_key["embedding", "q4_1", "a"].meaningful
+    assert not by_key["embedding", "w8a8", "a"].meaningful
     assert by_key["linear", "w8", "b"].reason == "not in these records"
     assert "meaningful cells ok" in matrix.summary(found)
 

@@ -199,7 +199,8 @@ def test_every_stored_golden_belongs_to_its_model(subtests) -> None:
                 golden = load_golden(registry.golden_path(spec, quant))
                 check_belongs(golden, spec, quant, source.weights_hash(path))
                 check_prompts(golden, spec, load_tokenizer(path))
-                assert len(golden.prompts) >= (6 if quant == "fp32" else 4)
+                # of a streamed model in fp32 only the fixed text: nobody proposed ids
+                assert len(golden.prompts) >= (4 if quant != "fp32" else 0 if spec.streamed else 6)
                 assert all(len(p.new_ids) >= 64 for p in golden.prompts)
                 wanted = mode(quant).certified_tokens(spec.certified_tokens)
                 assert all(p.certified(quant) >= wanted for p in golden.prompts)
