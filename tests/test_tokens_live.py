@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 from assay.backends._torch_model import TorchModel
 from assay.errors import UsageError
@@ -21,6 +22,7 @@ from assay.measure.resident import Held
 from assay.tokens import live, registry, source
 from assay.tokens.live import Live
 from assay.tokens.make_golden import make_golden
+from assay.tokens.reference import Reference
 from assay.tokens.spec import Prompt
 from assay.tokens.streaming import FolderWeights
 
@@ -167,3 +169,32 @@ def test_more_memory_than_planned_fails_the_row(commands: dict[str, SimpleNamesp
 def test_a_killed_command_is_a_fault_with_its_code(commands: dict[str, SimpleNamespace]) -> None:
     commands["generate"] = SimpleNamespace(returncode=-9, stdout="", stderr="")
     assert "assay generate ended with exit code -9" in mode_row("w8", [], [], []).fault
+
+
+class TurnedLate(TorchModel):
+    """Its fourth token is its second choice; what follows is what it says after that."""
+
+    def decode(self, token: int) -> int:
+        self.fed = getattr(self, "fed", 0) + 1
+        chosen = super().decode(token)
+        return (chosen + 1) % self.vocabulary if self.fed == 3 else chosen
+
+
+def test_ids_of_a_large_model_that_rounds_activations_stay_and_each_is_judged() -> None:
+    """PyTorch's own continuation would cost a pass over all weights for every tie."""
+    spec = replace(SPEC, streamed=True, prompts=SPEC.prompts[:1], quant_prompts=1)
+    passes = []
+
+    class Counted(Reference):
+        def passes(self, *arguments, **options):
+            passes.append(self.dtype)
+            return super().passes(*arguments, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("assay.tokens.make_golden.Reference", Counted)
+        stage, model = Live(spec, None, lambda *_: TurnedLate(str(source.resolve(SPEC))), "a compiler").stage("w8a8")
+    assert passes == [torch.float64, torch.float32, torch.float64]  # golden, yardstick, and fp32 for the cost
+    golden = stage.golden.prompts[0]
+    assert golden.eager_worst > 0 and golden.top_ids[golden.predicting, 0].tolist() != golden.new_ids
+    (result,) = stage.prompts(model)
+    assert result.free.equal == 5 and result.free.triage is not None and result.free.triage.position == 3

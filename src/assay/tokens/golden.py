@@ -113,6 +113,14 @@ class Golden:
     def tensors(self) -> dict[str, np.ndarray]:
         return {f"{key}.{name}": getattr(part, name) for key, part in self.parts() for name in FIELDS}
 
+    def with_worst(self) -> Golden:
+        """The same, in which every part knows the largest error of PyTorch eager in any of them."""
+        worst = max((part.eager_error for _, part in self.parts()), default=0.0)
+        prompts, pieces = (
+            tuple(replace(part, eager_worst=worst) for part in parts) for parts in (self.prompts, self.corpus)
+        )
+        return replace(self, prompts=prompts, corpus=pieces)
+
     def save(self, path: Path) -> None:
         """Replace ``path`` in one step: killed at any moment, the old file stands."""
         header = {"model": self.model, "quant": self.quant, "layers": self.layers, "format": FORMAT}
@@ -156,11 +164,9 @@ def load_golden(path: Path) -> Golden:
 
 
 def _golden(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Golden:
-    worst = max((facts["eager_error"] for kind in ("prompts", "corpus") for facts in header[kind]), default=0.0)
-
     def parts(kind: str, letter: str) -> tuple[PromptGolden, ...]:
         return tuple(
-            PromptGolden(eager_worst=worst, **(facts | {name: arrays[f"{letter}{i:02}.{name}"] for name in FIELDS}))
+            PromptGolden(**(facts | {name: arrays[f"{letter}{i:02}.{name}"] for name in FIELDS}))
             for i, facts in enumerate(header[kind])
         )
 
@@ -171,7 +177,7 @@ def _golden(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Golden:
         prompts=parts("prompts", "p"),
         corpus=parts("corpus", "c"),
         provenance=header["provenance"],
-    )
+    ).with_worst()
 
 
 def check_belongs(golden: Golden, spec: ModelSpec, quant: str, weights_sha256: str) -> None:

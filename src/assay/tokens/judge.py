@@ -15,6 +15,7 @@ import scipy.special
 from assay.backends.protocol import LanguageModel
 from assay.tokens.golden import PromptGolden
 from assay.tokens.tokenizer import Tokenizer
+from assay.tokens.tolerance import mode
 
 
 @dataclass(frozen=True)
@@ -35,13 +36,16 @@ class Triage:
     want: Choice
     margin: float
     allowed: float
+    ties: bool  # the mode rounds activations
     got_top: tuple[Choice, ...]
     want_top: tuple[Choice, ...]
 
     @property
     def verdict(self) -> str:
-        """A near-tie is within twice the allowed error; at token 0 or 1 no rounding has had time to gather."""
-        return "near-tie" if self.position > 1 and self.margin <= 2 * self.allowed else "real"
+        """A near-tie is within twice the allowed error; at token 0 or 1 no rounding has had time to gather, unless a
+        single tie turns a code."""
+        late = self.position > 1 or self.ties
+        return "near-tie" if late and self.margin <= 2 * self.allowed else "real"
 
     def __str__(self) -> str:
         def row(choices: tuple[Choice, ...]) -> str:
@@ -90,7 +94,8 @@ class TeacherForced:
 
 @dataclass(frozen=True)
 class FreeRunning:
-    """Greedy generation of one prompt: ``equal`` leading tokens are the golden's, ``certified`` must be."""
+    """Greedy generation of one prompt: ``equal`` tokens are what the golden's model chooses after the same ids, and
+    the leading ``certified`` ones must be. ``triage`` is about the first that is not."""
 
     tokens: tuple[int, ...]
     equal: int
@@ -100,7 +105,8 @@ class FreeRunning:
 
     @property
     def ok(self) -> bool:
-        return self.equal >= self.certified and (self.triage is None or self.triage.verdict != "real")
+        triage = self.triage
+        return triage is None or (triage.position >= self.certified and triage.verdict != "real")
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
@@ -161,14 +167,17 @@ def generate(model: LanguageModel, ids: list[int], new_tokens: int) -> list[int]
 def free_running(
     golden: PromptGolden, tokens: list[int], model: LanguageModel, tokenizer: Tokenizer, quant: str
 ) -> FreeRunning:
-    """Compare greedily generated ``tokens`` with the golden's; triage the first that differs."""
-    want = golden.new_ids[: len(tokens)]
-    different = [i for i, (a, b) in enumerate(zip(tokens, want, strict=True)) if a != b]
+    """Compare greedily generated ``tokens`` with the golden's choices as long as the same ids go before; triage the
+    first that differs."""
+    count = len(tokens)
+    parts = next((i for i, (a, b) in enumerate(zip(tokens, golden.new_ids, strict=False)) if a != b), count - 1)
+    want = golden.top_ids[golden.predicting, 0][: parts + 1].tolist()
+    different = [i for i, (a, b) in enumerate(zip(tokens, want, strict=False)) if a != b]
     return FreeRunning(
         tokens=tuple(tokens),
-        equal=different[0] if different else len(want),
-        certified=min(golden.certified(quant), len(want)),
-        smallest_margin=float(golden.margins[golden.predicting][: len(want)].min()),
+        equal=len(want) - len(different),
+        certified=min(golden.certified(quant), count),
+        smallest_margin=float(golden.margins[golden.predicting][:count].min()),
         triage=triage(golden, different[0], tokens[different[0]], model, tokenizer, quant) if different else None,
     )
 
@@ -190,6 +199,7 @@ def triage(
         want=choice(golden.top_ids[row, 0], golden.top_logprobs[row, 0]),
         margin=float(golden.margins[row]),
         allowed=float(golden.allowed(quant)[row]),
+        ties=mode(quant).rounds_activations,
         got_top=tuple(choice(id_, logprobs[id_]) for id_ in best),
         want_top=tuple(
             choice(*pair) for pair in zip(golden.top_ids[row, :5], golden.top_logprobs[row, :5], strict=True)

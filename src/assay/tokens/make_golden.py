@@ -52,27 +52,36 @@ def make_golden(
     float64's own choice. Whoever drafted, every id of a golden is float64's argmax. Without a draft the golden of a
     streamed model holds no prompts, the corpus alone: PyTorch would read all weights once per token.
 
+    One golden is otherwise: of a streamed model in a mode that rounds activations, whose right runs part at ties every
+    few tokens. Its ids stay as they were drafted, float64 says after each what it would have chosen, and the yardstick
+    is always taken.
+
     Raises :class:`UsageError` for a prompt that is too long for the context, whose margins certify too few tokens, or
     whose answer lacks what it should contain; of a lossy mode, when this leaves too few prompts.
     """
     tokenizer = load_tokenizer(path)
     prompts = tokenised(spec, tokenizer)
+    as_drafted = spec.streamed and mode(quant).rounds_activations
     options: dict[str, Any] = {"emulation": emulation(quant, path), "streamed": spec.streamed}
     exact = Reference(path, **options)
+    alone = spec.streamed and draft is None
     eager = None
-    if yardstick or draft is None:
+    if yardstick or as_drafted or (draft is None and not alone):
         eager = Reference.eager(path, **options) if spec.streamed else exact.narrowed()
-    if draft is None:
+    if alone:
+        prompts, draft = {}, Draft("nobody", lambda _ids, _count: [])
+    elif draft is None:
         assert eager is not None
         draft = Draft("PyTorch eager float32", eager.greedy)
-        prompts = {} if spec.streamed else prompts
-    run = functools.partial(_positions_of, exact=exact, eager=eager, draft=draft)
+    run = functools.partial(_positions_of, exact=exact, eager=eager, draft=draft, as_drafted=as_drafted)
     chosen, pieces, left_out = _chosen(spec, quant, prompts, tokenizer, run, progress)
-    origin = provenance(spec, path) | {"ids": f"drafted by {draft.name}, each verified by one float64 pass"}
+    how = "each judged" if as_drafted else "each verified"
+    ids = "of a fixed text alone" if alone else f"drafted by {draft.name}, {how} by one float64 pass"
+    origin = provenance(spec, path) | {"ids": ids}
     origin |= {"left_out": left_out} if left_out else {}
     if quant != "fp32":
         origin["arithmetic"] = f"float64, weights of {quant} dequantised exactly"
-    return Golden(spec.name, quant, tuple(exact.layers), tuple(chosen), origin, tuple(pieces))
+    return Golden(spec.name, quant, tuple(exact.layers), tuple(chosen), origin, tuple(pieces)).with_worst()
 
 
 def tokenised(spec: ModelSpec, tokenizer: Tokenizer) -> dict[int, list[int]]:
@@ -179,8 +188,11 @@ def _corpus_jobs(spec: ModelSpec, quant: str, tokenizer: Tokenizer, taken: int) 
     return [_Job(ids, 0, CORPUS_TOP) for ids in corpus.pieces(tokenizer, left, longest)]
 
 
-def _positions_of(jobs: Sequence[_Job], exact: Reference, eager: Reference | None, draft: Draft) -> list[PromptGolden]:
-    """Every sequence with its float64 greedy continuation, and the error of eager over it, NaN without."""
+def _positions_of(
+    jobs: Sequence[_Job], exact: Reference, eager: Reference | None, draft: Draft, *, as_drafted: bool
+) -> list[PromptGolden]:
+    """Every sequence with its float64 greedy continuation, or the drafted one, and the error of eager over it, NaN
+    without."""
     whole = [list(job.ids) for job in jobs]
     found: dict[int, PromptGolden] = {}
     while pending := [row for row in range(len(jobs)) if row not in found]:
@@ -190,7 +202,7 @@ def _positions_of(jobs: Sequence[_Job], exact: Reference, eager: Reference | Non
             whole[row] += draft.greedy(whole[row], missing) if missing else []
         passes = exact.passes([whole[row] for row in pending], tuple(exact.layers), _norms)
         for row, result in zip(pending, passes, strict=True):
-            wrong = _first_wrong(whole[row], starts[row], result.logits)
+            wrong = None if as_drafted else _first_wrong(whole[row], starts[row], result.logits)
             if wrong is None:
                 found[row] = _positions(whole[row], result, jobs[row])
             else:
