@@ -14,6 +14,11 @@ def test_within_bound(judge: Judge) -> None:
     judge.probe()
 
 
+@pytest.mark.cases("layer", examples=24, has="exact")
+def test_exact_integers(judge: Judge) -> None:
+    judge.explore(judge.exact, values=("integers",))
+
+
 @pytest.mark.cases("layer", examples=24)
 def test_special_values(judge: Judge) -> None:
     judge.explore(judge.within_bound, values=judge.spec.specials)

@@ -17,7 +17,7 @@ from assay.case import Case
 from assay.explore import PROFILES
 from assay.formats import F32, Format
 from assay.judge import Judge
-from assay.spec import OpSpec, registry
+from assay.spec import OpSpec, load, registry
 
 ROOT = Path(__file__).parents[1]
 
@@ -186,6 +186,24 @@ def not_renormalised(
     """The scores of the chosen experts are weights as they are: they do not add up to one."""
     gate, up = torch.einsum("nd,nkod->nko", x, gate_up[ids]).chunk(2, dim=-1)
     return torch.einsum("nkf,nkdf,nk->nd", F.silu(gate) * up, down[ids], scores)
+
+
+def biased_weights(*inputs: torch.Tensor) -> torch.Tensor:
+    """The bias that decides which experts are chosen is in their weights too."""
+    layer = load(ROOT / "ops" / "decoder_layer_deepseek_v3.py")
+
+    class Biased(layer.DeepseekV3):
+        def choose(self, rows, router, bias):
+            ids, _ = super().choose(rows, router, bias)
+            weights = (F.linear(rows, router).sigmoid() + bias).gather(1, ids)
+            return ids, weights / weights.sum(dim=-1, keepdim=True) * layer.FACTOR
+
+    return Biased()(*inputs)
+
+
+def same_draw_in_every_step(x: torch.Tensor, w: torch.Tensor, seed: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
+    """Random numbers come from the seed alone."""
+    return load(ROOT / "ops" / "lm_head.py").Drawn()(x, w, seed, torch.zeros_like(step))
 
 
 def empty_part_counts(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:

@@ -20,6 +20,7 @@ CASES = {
     "embedding": (lambda x, i: torch.nn.functional.embedding(i, x), [3, 0], [[4, 0], [0, -1]]),
     "computed": (lambda x, i: x[i * 2 - 1] + 1, [2, 1], [[0, 3], [-2, 1]]),
     "computed by a reduction": (lambda x, i: x[i.sum(0, keepdim=True)], [2, 1], [[2, 2], [-3, -2]]),
+    "rows reduced": (lambda x, i: x.gather(1, (x[i] > 4).sum(1, keepdim=True) - 1), [2, 3, 1], [[0, 3], [3, 0]]),
     "moved by positions": (lambda x, i: x[i[:, None] + torch.arange(2)], [2, 0], [[3, 0], [0, 2**40]]),
     "a view": (lambda x, i: x.t()[i[None].expand(2, -1)], [2, -3], [[3, 0], [0, -4]]),
     "index_add": (lambda x, i: x.index_add(0, i, i[:, None].float().expand(-1, 3)), [3, 0, 1], [[0, 4, 1], [0, -1, 2]]),

@@ -107,16 +107,24 @@ class Analysis:
         return Bounded(value, inherited + bounds.swiglu(self.setting, value, gate.value, up.value))
 
     def attention(
-        self, q: Bounded, k: Bounded, v: Bounded, past: np.ndarray, *, window: int = 0, softcap: float = 0.0
+        self,
+        q: Bounded,
+        k: Bounded,
+        v: Bounded,
+        past: np.ndarray,
+        *,
+        scale: float | None = None,
+        window: int = 0,
+        softcap: float = 0.0,
     ) -> Bounded:
         """Scores off by at most δ change each weight by a factor within exp(±2δ): expm1(2δ)·Σp|v| + exp(2δ)·Σp·e_v.
 
         δ is the largest over the visible keys of scale·(|q|·e_k + e_q·|k| + e_q·e_k); a soft cap, whose slope is at
         most 1, lets it pass.
         """
-        rule = {"window": window, "softcap": softcap}
+        rule = {"scale": scale, "window": window, "softcap": softcap}
         value = reference.attention(q.value, k.value, v.value, past, **rule)
-        growth = 2.0 * score_error(q, k, past, window)
+        growth = 2.0 * score_error(q, k, past, window, scale)
         magnitude = reference.attention(q.value, k.value, np.abs(v.value), past, **rule)
         errors = reference.attention(q.value, k.value, v.error, past, **rule)
         inherited = np.expm1(growth) * magnitude + np.exp(growth) * errors
@@ -124,7 +132,7 @@ class Analysis:
         return Bounded(value, inherited + own)
 
 
-def score_error(q: Bounded, k: Bounded, past: np.ndarray, window: int = 0) -> np.ndarray:
+def score_error(q: Bounded, k: Bounded, past: np.ndarray, window: int = 0, scale: float | None = None) -> np.ndarray:
     """[B, H, S, 1]: largest error of a visible score that the errors of q and k cause."""
     group = q.value.shape[1] // k.value.shape[1]
     mask = visible((q.value.shape[2], k.value.shape[2]), past, window=window)[:, None]
@@ -134,4 +142,5 @@ def score_error(q: Bounded, k: Bounded, past: np.ndarray, window: int = 0) -> np
         return np.where(used, np.repeat(np.abs(x), group, axis=1), 0.0).swapaxes(-1, -2)
 
     error = (np.abs(q.value) + q.error) @ keys(k.error) + q.error @ keys(k.value)
-    return np.max(np.where(mask, error, 0.0), axis=-1, keepdims=True, initial=0.0) / np.sqrt(q.value.shape[-1])
+    scale = q.value.shape[-1] ** -0.5 if scale is None else scale
+    return np.max(np.where(mask, error, 0.0), axis=-1, keepdims=True, initial=0.0) * scale

@@ -105,8 +105,10 @@ def _emit(low: Lowering, node: Node, indices: Indices, size: Size) -> None:
     region = Region()
     operand = _rebuilt(low, region, node, indices.index)
     flags = region.spread(region.map(outside, [operand, region.scalar(size, "i64")], operand.shape, "i1"))
-    if not set(region.loops(flags.step)) <= {loop for i in _read(region) for loop in region.loops(i)}:
-        stored = low.allocate(node, flags.shape, "i1", temp=True)  # a loop needs a tensor in memory that has its size
+    walked = {loop for i in _read(region) for loop in region.loops(i)}
+    if region.reduced or not set(region.loops(flags.step)) <= walked:
+        # A region folds one set of loops away, and a loop needs a tensor in memory that has its size.
+        stored = low.allocate(node, flags.shape, "i1", temp=True)
         emit_region(low, region, [flags], [stored], node, "outside", None)
         region = Region()
         flags = region.load(Tensor(stored, "i1"))

@@ -5,6 +5,7 @@ A spec describes them in plain PyTorch; what anvil is given is its operator (``t
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 
 import torch
@@ -53,6 +54,11 @@ def _latent(q: Tensor, rotated: Tensor, latents: Tensor, up_k: Tensor, up_v: Ten
     return torch.matmul(attended, up_v.transpose(1, 2))
 
 
+def _over_latents(q: Tensor, latents: Tensor, scale: float, width: int) -> Tensor:
+    """A whole text over its own latents."""
+    return ops.attention_latent(q, latents, torch.zeros(q.shape[0], dtype=torch.int64), scale, width)
+
+
 #: YaRN's correction of the scale for a text 40 times as long as the model was trained on: 0.1 ln 40 + 1.
 MSCALE = 1.3688879454113936
 
@@ -66,3 +72,11 @@ PROGRAMS: Mapping[str, torch.nn.Module] = {
     "attention_paged": _Calls(_paged),
     "attention_latent": _Calls(_latent),
 }
+
+
+def given(name: str, module: torch.nn.Module) -> torch.nn.Module:
+    """What anvil is given for the program called ``name``: in place of all of it, or of its attention over latents."""
+    if hasattr(module, "over_latents"):
+        module = copy.copy(module)
+        setattr(module, "over_latents", _over_latents)  # noqa: B010 (a method of this one module)
+    return PROGRAMS.get(name, module)

@@ -14,7 +14,7 @@ from anvil.graph.program import GraphProgram
 from anvil.runtime import open_executor, status
 from anvil.runtime.executor import Executor
 from anvil.runtime.program import CompiledProgram
-from assay.backends._anvil_programs import PROGRAMS
+from assay.backends._anvil_programs import given
 from assay.backends.protocol import (
     Claim,
     Compiled,
@@ -167,7 +167,7 @@ def _capture(program: Program) -> GraphProgram:
 
     sizes = {size for dims in program.dynamic for size in dims.values()}
     ranges = {size: (0, None) for size in sizes}
-    module = PROGRAMS.get(program.name, program.module)
+    module = given(program.name, program.module)
     captured = capture(module, program.example, program.dynamic, program.name, ranges=ranges)
     return GraphPass("append_in_place", _append)(captured) if program.name == "kv_append" else captured
 
