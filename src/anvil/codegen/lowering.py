@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 
 from anvil import mlir
@@ -10,6 +11,9 @@ from anvil.kernels.base import Kernel, Param
 from anvil.pipelines import KERNEL_TO_LLVM, Pipeline
 from anvil.targets.base import Target
 
+Attributes = tuple[tuple[str, str], ...]
+_REMEMBERED = 256  # kernels: one after the other, targets whose attributes are equal ask for the same text
+
 
 class LoweringError(ValueError):
     """A kernel's MLIR is malformed or disagrees with its declared parameters: a bug in the kernel generator."""
@@ -17,12 +21,17 @@ class LoweringError(ValueError):
 
 def to_llvm_ir(kernel: Kernel, target: Target, pipeline: Pipeline = KERNEL_TO_LLVM) -> str:
     """LLVM IR text of ``kernel``, its functions carrying ``target``'s attributes. Raises :class:`LoweringError`."""
+    return _translated(kernel, pipeline, target.attributes, target.scalable_times)
+
+
+@functools.lru_cache(maxsize=_REMEMBERED)
+def _translated(kernel: Kernel, pipeline: Pipeline, attributes: Attributes, scalable_times: int) -> str:
     with mlir.context(), mlir.Location.unknown():
         module = _parse(kernel)
         for stage in pipeline.stages:
             _run_stage(module, kernel, stage.name, stage.passes)
         _check_lowered(module, kernel)
-        _set_attributes(module, target)
+        _set_attributes(module, attributes, scalable_times)
         return mlir.to_llvm_ir(module)
 
 
@@ -100,12 +109,12 @@ def _shape_of(type_text: str) -> str:
     return f"{memory_name(str(kind.element_type))} x {kind.rank}"
 
 
-def _set_attributes(module: mlir.Module, target: Target) -> None:
-    pairs = [mlir.ir.ArrayAttr.get([mlir.ir.StringAttr.get(part) for part in pair]) for pair in target.attributes]
+def _set_attributes(module: mlir.Module, attributes: Attributes, scalable_times: int) -> None:
+    pairs = [mlir.ir.ArrayAttr.get([mlir.ir.StringAttr.get(part) for part in pair]) for pair in attributes]
     for op in module.body.operations:
         if op.operation.name == "llvm.func" and len(op.operation.regions[0].blocks) > 0:
             if pairs:
                 op.operation.attributes["passthrough"] = mlir.ir.ArrayAttr.get(pairs)
-            if times := target.scalable_times:
-                text = f"#llvm.vscale_range<minRange = {times} : i32, maxRange = {times} : i32>"
+            if scalable_times:
+                text = f"#llvm.vscale_range<minRange = {scalable_times} : i32, maxRange = {scalable_times} : i32>"
                 op.operation.attributes["vscale_range"] = mlir.ir.Attribute.parse(text)

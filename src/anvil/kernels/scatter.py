@@ -38,14 +38,15 @@ _COMBINE = {
 @functools.cache
 def build(target: Target, dtype: str, reduce: str) -> Kernel:
     """``reduce``: set, sum, prod, amax or amin."""
+    f16 = target.converts_f16
 
     def body(place: Ref, src: Ref, y: Ref, tid: Val, nthreads: Val) -> None:
         first, last = my_range(y.dim(0), tid, nthreads)
         with for_(0, place.dim(0)) as turn:
             at = cast(place.load(turn.index), "index")
             with if_((at >= first) & (at < last)):
-                new, old = loaded(src, dtype, target, turn.index), loaded(y, dtype, target, at)
-                stored(y, _COMBINE[reduce](old, new), dtype, target, at)
+                new, old = loaded(src, dtype, f16, turn.index), loaded(y, dtype, f16, at)
+                stored(y, _COMBINE[reduce](old, new), dtype, f16, at)
 
     arguments = [memref("place", "in", "i64", 1), memref("src", "in", dtype, 1), memref("y", "out", dtype, 1)]
     return define(f"scatter_{reduce}_{dtype}", arguments, body)

@@ -47,7 +47,7 @@ def build(target: Target, dtype: str, descending: bool) -> Kernel:
             left, right = turn.carry
             first = work.load(row, plane, lesser(left, final))
             second = work.load(row, plane, lesser(right, final))
-            a, b = (loaded(x, dtype, target, row, cast(at, "index")) for at in (first, second))
+            a, b = (loaded(x, dtype, target.converts_f16, row, cast(at, "index")) for at in (first, second))
             ahead = _before(b, a, descending)
             take_left = (left < middle) & ((right >= end) | (ahead ^ 1))
             work.store(select(take_left, first, second), row, index(1) - plane, turn.index)

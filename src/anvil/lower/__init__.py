@@ -15,7 +15,7 @@ from anvil.lower.lowering import Lowering
 from anvil.runtime.plan import Plan
 from anvil.targets.base import Target
 
-__all__ = ["lower"]
+__all__ = ["lower", "write_out"]
 
 Phase = Literal["prefill", "decode"]
 
@@ -44,7 +44,12 @@ def lower(
     sizes = dict(fixed or {})
     if phase == "decode":
         sizes[_token_symbol(program)] = 1
-    return Lowering(WRITE_OUT(WRITE_OUT_ATTENTION(program)), target, quant, attention, sizes, trusted).run()
+    return Lowering(write_out(program), target, quant, attention, sizes, trusted).run()
+
+
+def write_out(program: GraphProgram) -> GraphProgram:
+    """The program in ops that have a lowering, for every target; one that is written out already as it is."""
+    return program if program.stage == WRITE_OUT.name else WRITE_OUT(WRITE_OUT_ATTENTION(program))
 
 
 def _token_symbol(program: GraphProgram) -> str:

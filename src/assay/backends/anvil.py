@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import pickle
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -28,6 +29,7 @@ from assay.backends.protocol import (
 
 TIMEOUT = 60.0  # seconds one example may take before it counts as a hang; emulated examples take milliseconds
 _DEFAULT_ATTENTION = "flash"
+_REMEMBERED = 16  # programs: all targets of one are compiled before the next ones, whose graphs would fill memory
 
 
 @functools.cache
@@ -83,7 +85,7 @@ class AnvilBackend:
     name = "anvil"
 
     def __init__(self) -> None:
-        self._captured: dict[bytes, GraphProgram] = {}
+        self._prepared: OrderedDict[bytes, Prepared] = OrderedDict()
 
     def targets(self) -> list[TargetStatus]:
         return [_status(target.name) for target in targets.all_targets()]
@@ -99,10 +101,10 @@ class AnvilBackend:
     def compile(self, program: Program, target: str, *, quant: str = "fp32", variant: str = "") -> Compiled:
         names = ()
         try:
-            captured = self._captured_once(program)
-            names = tuple(captured.inputs[position] for position in program.weights)
+            prepared = self._prepared_once(program)
+            names = tuple(prepared.captured.inputs[position] for position in program.weights)
             compiled = api.compile_program(
-                captured,
+                prepared.written_out,
                 target,
                 quant=quant,
                 attention=variant or _DEFAULT_ATTENTION,
@@ -114,14 +116,12 @@ class AnvilBackend:
             raise Unsupported(str(error)) from error
         except errors.ToolMissingError as error:
             raise NotRunHere(str(error)) from error
-        return AnvilProgram(compiled, captured)
+        return AnvilProgram(compiled, prepared.captured)
 
     def compile_to_time(self, program: Program, target: str) -> Compiled:
         try:
-            from anvil.frontend.stages import fuse
-
-            captured = fuse(self._captured_once(program))
-            return AnvilProgram(api.compile_program(captured, target), captured)
+            prepared = self._prepared_once(program)
+            return AnvilProgram(api.compile_program(prepared.fused, target), prepared.fused)
         except errors.UnsupportedError as error:
             raise Unsupported(str(error)) from error
         except errors.ToolMissingError as error:
@@ -144,16 +144,38 @@ class AnvilBackend:
         except errors.ToolMissingError as error:
             raise NotRunHere(str(error)) from error
 
-    def _captured_once(self, program: Program) -> GraphProgram:
-        """Capture once per program, however many targets it is compiled for."""
+    def _prepared_once(self, program: Program) -> Prepared:
+        """Once per program, however many targets it is compiled for in a row."""
         shapes = [(tuple(tensor.shape), tensor.dtype) for tensor in program.example]
         try:
             key = pickle.dumps((program.name, program.module, shapes, program.dynamic))
         except (pickle.PicklingError, AttributeError, TypeError):
-            return _capture(program)
-        if key not in self._captured:
-            self._captured[key] = _capture(program)
-        return self._captured[key]
+            return Prepared(_capture(program))
+        if key not in self._prepared:
+            self._prepared[key] = Prepared(_capture(program))
+        self._prepared.move_to_end(key)
+        while len(self._prepared) > _REMEMBERED:
+            self._prepared.popitem(last=False)
+        return self._prepared[key]
+
+
+@dataclass
+class Prepared:
+    """A program up to where targets part: each stage is made when it is first asked for."""
+
+    captured: GraphProgram
+
+    @functools.cached_property
+    def fused(self) -> GraphProgram:
+        from anvil.frontend.stages import fuse
+
+        return fuse(self.captured) if self.captured.stage == "capture" else self.captured
+
+    @functools.cached_property
+    def written_out(self) -> GraphProgram:
+        from anvil.lower import write_out
+
+        return write_out(self.fused)
 
 
 def _capture(program: Program) -> GraphProgram:

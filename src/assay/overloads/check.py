@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from assay import bounds, compare, formats
+from assay import compare, formats
 from assay.backends.protocol import Compiled, Finding, NotRunHere, Unsupported
 from assay.bench import Bench, native
-from assay.bounds import Setting
 from assay.compare import Mismatch, Verdict
 from assay.explore import Profile
-from assay.overloads import golden, refusals
-from assay.overloads.examples import Example, arguments, examples, tensors
+from assay.overloads import refusals
+from assay.overloads.examples import Example, examples
 from assay.overloads.program import Call, program
+from assay.overloads.question import Question, question
 from assay.overloads.spec import Form, Overload
 from assay.record.rows import CaseKey
 
@@ -145,64 +145,39 @@ class OverloadCheck:
         limit = NATIVE_LIMIT if native(self.bench.statuses[self.target]) else EMULATED_LIMIT
         base = self.seed if self.profile.random else 0
         for example in examples(self.overload, self.profile.count(EXAMPLES), limit, base):
-            given = [tensors(self.overload, call, example) for call in calls]
-            got = compiled.run(*(tensor for stored in given for tensor in stored), threads=example.threads)
+            asked = [question(self.overload, call, example) for call in calls]
+            got = compiled.run(*(tensor for own in asked for tensor in own.stored), threads=example.threads)
             left = iter(got)
-            for call, stored in zip(calls, given, strict=True):
-                cell = self.cells[call.dtype]
-                cell.artifact = compiled.artifact
-                want = golden.eager(self.overload, call.form, arguments(call, stored))
-                self._compare(call, example, stored, [next(left) for _ in want], want)
+            for call, own in zip(calls, asked, strict=True):
+                self.cells[call.dtype].artifact = compiled.artifact
+                self._compare(call, example, own, [next(left) for _ in own.eager])
         first = next(examples(self.overload, 1, limit, base))
         if reason := refusals.bad_indices(self.overload, compiled, calls, first):
             self._failed(calls[0], reason)
 
-    def _compare(
-        self,
-        call: Call,
-        example: Example,
-        stored: list[torch.Tensor],
-        got: list[torch.Tensor],
-        eager: tuple[torch.Tensor, ...],
-    ) -> None:
+    def _compare(self, call: Call, example: Example, asked: Question, got: list[torch.Tensor]) -> None:
         """Judge one call's results; the first failure of a type is kept, what follows is not judged any more."""
         cell = self.cells[call.dtype]
         if cell.status != "ok":
             return
         cell.examples += call.form is self.overload.forms[0]
         with np.errstate(all="ignore"):
-            arrays = golden.operands(self.overload, call.form, arguments(call, stored))
-            numbers = golden.constants(self.overload, call.form, arguments(call, stored))
-            wants = golden.results(self.overload, call.form, arrays, numbers)
-            for position, (mine, want, theirs) in enumerate(zip(got, wants, eager, strict=True)):
-                verdict = self._verdict(call, mine, want, theirs, (*arrays, *numbers), position)
+            for position, mine in enumerate(got):
+                verdict = self._verdict(mine, asked, position)
                 cell.note(verdict)
                 if not verdict.passed:
-                    yard = self._verdict(call, theirs, want, theirs, (*arrays, *numbers), position)
+                    yard = self._verdict(asked.eager[position], asked, position)
                     cell.end("failed", self._report(call, example, verdict, yard, position if len(got) > 1 else None))
                     return
 
-    def _verdict(
-        self,
-        call: Call,
-        got: torch.Tensor,
-        want: np.ndarray,
-        expected: torch.Tensor,
-        operands: Sequence[Any],
-        position: int,
-    ) -> Verdict:
+    def _verdict(self, got: torch.Tensor, asked: Question, position: int) -> Verdict:
+        expected, want = asked.eager[position], asked.wants[position]
         if got.dtype != expected.dtype:
             what = f"type {got.dtype}, want {expected.dtype}"
             return Verdict(np.inf, np.ones(1, bool), (), np.inf, 0.0, np.inf, np.nan, np.nan, what)
         fmt = formats.of(expected.dtype)
-        if not fmt.is_float:
-            return compare.compare(_array(got), want, np.zeros(want.shape), fmt)
-        bound = np.zeros(want.shape)
-        if self.overload.bound is not bounds.exact:
-            setting = Setting(fmt, formats.accumulator(fmt))
-            allowed = self.overload.bound(setting, want, *operands, **call.form.kwargs)
-            bound = allowed[position] if isinstance(allowed, tuple) else allowed
-        return compare.compare(_array(got), want, bound, fmt, signed_zero=self.overload.signed_zero)
+        signs = self.overload.signed_zero and fmt.is_float
+        return compare.compare(_array(got), want, asked.allowed[position], fmt, signed_zero=signs)
 
     def _report(self, call: Call, example: Example, verdict: Verdict, yard: Verdict, which: int | None) -> str:
         what = "outside its bound" if verdict.kind == "bound" else f"wrong {verdict.kind}"

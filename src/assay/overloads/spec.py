@@ -67,7 +67,7 @@ class Given:
         return tuple(int(name) if name.isdigit() else dims[name] for name in self.names)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Form:
     """One way to call an overload: its tensors, then constants. ``golden`` stands in for the overload's.
 
@@ -85,7 +85,7 @@ class Form:
     everywhere: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Overload:
     """One overload of an op library.
 

@@ -83,9 +83,9 @@ def emit_region(
     """
     by_loop = [_by_loop(region, value, target) for value, target in zip(values, targets, strict=True)]
     nest = arrange(region, [value.step for value in values], by_loop)
-    known = (key, nest.signature(), low.target)
+    known = (key, nest.signature(), low.target.converts_f16)
     if key is None or known not in _KERNELS:
-        _KERNELS[known] = generate(nest, low.target, title)
+        _KERNELS[known] = generate(nest, low.target.converts_f16, title)
     kernel = _KERNELS[known]
     low.emit(kernel, [*(operand.view for operand in memrefs(nest)), *scalars(nest)], node)
 

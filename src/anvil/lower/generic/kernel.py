@@ -19,19 +19,18 @@ from anvil.lower.generic.nest import Nest
 from anvil.lower.generic.operands import Operand, memrefs, scalar_arguments
 from anvil.lower.generic.schedule import Scheduler
 from anvil.mlir import ir, memref
-from anvil.targets.base import Target
 
 _NAME = "region"
 
 
-def generate(nest: Nest, target: Target, prefix: str) -> Kernel:
-    """The kernel of ``nest`` for ``target``: inputs, outputs, scalars. Its name ends in a hash of its code: same code,
-    same name."""
+def generate(nest: Nest, converts_f16: bool, prefix: str) -> Kernel:
+    """The kernel of ``nest`` for targets that do or do not convert f16: inputs, outputs, scalars. Its name ends in a
+    hash of its code: same code, same name."""
     operands = memrefs(nest)
 
     def body(*arguments: Ref | Val) -> None:
         *values, tid, nthreads = arguments
-        _versions(nest, target, operands, _flat(nest), values, tid, nthreads)
+        _versions(nest, converts_f16, operands, _flat(nest), values, tid, nthreads)
 
     edges = [] if nest.vector is None else [(f"d{nest.vector}", LANES)]
     kernel = define(_NAME, [operand.argument() for operand in operands] + scalar_arguments(nest), body, edges=edges)
@@ -39,7 +38,7 @@ def generate(nest: Nest, target: Target, prefix: str) -> Kernel:
     return replace(kernel, name=name, mlir=kernel.mlir.replace(f"@{_NAME}(", f"@{name}("))
 
 
-def stages(nest: Nest, target: Target) -> Iterator[tuple[str, str]]:
+def stages(nest: Nest, converts_f16: bool) -> Iterator[tuple[str, str]]:
     """(stage name, MLIR text after it): ``linalg`` and ``simplified`` on tensors, ``scheduled`` as code generation
     takes it."""
     with mlir.context(), mlir.Location.unknown():
@@ -47,7 +46,7 @@ def stages(nest: Nest, target: Target) -> Iterator[tuple[str, str]]:
         yield "linalg", str(module)
         mlir.run_passes(module, linalg_builder.SIMPLIFY)
         yield "simplified", str(module)
-    yield "scheduled", generate(nest, target, _NAME).mlir
+    yield "scheduled", generate(nest, converts_f16, _NAME).mlir
 
 
 def _flat(nest: Nest) -> Flat:
@@ -60,21 +59,21 @@ def _flat(nest: Nest) -> Flat:
 
 
 def _versions(
-    nest: Nest, target: Target, operands: list[Operand], flat: Flat, values: list, tid: Val, nthreads: Val
+    nest: Nest, converts_f16: bool, operands: list[Operand], flat: Flat, values: list, tid: Val, nthreads: Val
 ) -> None:
     """Where an innermost stride is known at run time only: one version for strides of 1, one for any."""
     loose = {i for i, operand in enumerate(operands) if operand.access == "any"}
     if not loose:
-        Scheduler(nest, operands, flat.stores, values, target).run(tid, nthreads)
+        Scheduler(nest, operands, flat.stores, values, converts_f16).run(tid, nthreads)
         return
     dense = functools.reduce(and_, [eq(_innermost_stride(values[i]), 1) for i in sorted(loose)])
     with if_else(dense) as (then, otherwise):
         with then:
             unit = [operand.as_unit() if i in loose else operand for i, operand in enumerate(operands)]
             seen = [_as_unit(value, unit[i]) if i in loose else value for i, value in enumerate(values)]
-            Scheduler(nest, unit, flat.stores, seen, target).run(tid, nthreads)
+            Scheduler(nest, unit, flat.stores, seen, converts_f16).run(tid, nthreads)
         with otherwise:
-            Scheduler(nest, operands, flat.stores, values, target).run(tid, nthreads)
+            Scheduler(nest, operands, flat.stores, values, converts_f16).run(tid, nthreads)
 
 
 def _innermost_stride(ref: Ref) -> Val:

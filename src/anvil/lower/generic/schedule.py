@@ -21,7 +21,6 @@ from anvil.lower.generic.linalg_builder import signature
 from anvil.lower.generic.nest import Nest
 from anvil.lower.generic.operands import NO_LOOP, Operand
 from anvil.lower.generic.window import Window
-from anvil.targets.base import Target
 
 
 @dataclass
@@ -41,10 +40,10 @@ class Scheduler:
     """Emits the code of one nest. ``values`` are the function's arguments but tid and nthreads."""
 
     def __init__(
-        self, nest: Nest, memrefs: list[Operand], stores: Sequence[Element], values: list, target: Target
+        self, nest: Nest, memrefs: list[Operand], stores: Sequence[Element], values: list, converts_f16: bool
     ) -> None:
         self.nest = nest
-        self.target = target
+        self.converts_f16 = converts_f16
         self.operands = memrefs
         self.stores = list(zip(stores, range(len(memrefs) - len(stores), len(memrefs)), strict=True))
         self.values = values
@@ -187,7 +186,7 @@ class Scheduler:
         assert fold is not None
         known = dict(zip(fold.formals, arguments, strict=True))
         for op in fold.body:
-            known[op.results[0]] = apply(op, [known[value] for value in op.operands], self.target)
+            known[op.results[0]] = apply(op, [known[value] for value in op.operands], self.converts_f16)
         return known[fold.result]
 
     def _spread(self, initial: Val, element: Element) -> Val:
@@ -226,7 +225,7 @@ class Scheduler:
             here = scope.at[loop]
             return here if loop != self.nest.vector else splat(here) + cast(iota(element="i64"), "index")
         assert element.op is not None, f"{element.kind} must be settled before it is used"
-        return apply(element.op, [scope.known[operand] for operand in element.operands], self.target)
+        return apply(element.op, [scope.known[operand] for operand in element.operands], self.converts_f16)
 
     def _gather(self, element: Element, scope: _Scope) -> Val:
         *outer, last = (scope.known[i] for i in element.operands)
