@@ -36,3 +36,23 @@ def test_a_kernel_of_another_type_is_refused_by_its_operands(dtype):
     name = "f16" if dtype == torch.float16 else "bf16"
     with pytest.raises(UnsupportedError, match=rf"kernel=swiglu.*gate is {name}, expected f32.*"):
         compiled(function, *examples, dynamic=({0: "N"}, {0: "N"}))
+
+
+def flash(x):
+    return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(x, x, x)[0]
+
+
+@pytest.mark.parametrize(
+    ("function", "shape", "why"),
+    [
+        (lambda x: torch.bitwise_and(x, x), (4, 3), r"aten\.bitwise_and.*no such operation on f32 and f32"),
+        (torch.nn.functional.mish, (4, 3), r"aten\.mish.*no exp of i32"),
+        (flash, (2, 2, 4, 3), r"flash_attention_for_cpu.*expected scalar type"),
+    ],
+    ids=["operator", "function", "definition"],
+)
+def test_an_element_type_that_pytorch_has_no_such_op_in_is_refused(function, shape, why):
+    """The exporter lets these pass: PyTorch's shape functions do not look at the type, its kernels do."""
+    dtype = torch.float32 if "bitwise" in why else torch.int32
+    with pytest.raises(UnsupportedError, match=why):
+        compiled(function, torch.ones(shape, dtype=dtype), dynamic=({0: "N"},))

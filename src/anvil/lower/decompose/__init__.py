@@ -14,6 +14,8 @@ from torch._decomp import decomposition_table
 from torch.fx import Node
 
 from anvil.discovery import offered
+from anvil.errors import UnsupportedError
+from anvil.graph.describe import describe_node
 from anvil.graph.inline import inline
 from anvil.graph.program import GraphProgram
 from anvil.graph.rewrite import GraphPass
@@ -38,7 +40,11 @@ def _write_out(program: GraphProgram) -> None:
         function = None if node.target in within[node] else _meaning(node)
         if function is None:
             continue
-        for inner in inline(program, node, function) or ():
+        try:
+            written = inline(program, node, function)
+        except RuntimeError as error:  # PyTorch refuses what the op consists of, where its shape function let it pass
+            raise UnsupportedError(f"lowering program {program.name!r}: {describe_node(node)}: {error}") from error
+        for inner in written or ():
             within[inner] = within[node] | {node.target}
             queue.append(inner)
 

@@ -13,6 +13,7 @@ from anvil.lower.context import op_title
 from anvil.lower.generic.groups import Group, build_node, group_key, resolve_inside
 from anvil.lower.generic.kernel import generate
 from anvil.lower.generic.nest import arrange
+from anvil.lower.generic.num import Undefined
 from anvil.lower.generic.operands import memrefs, scalars
 from anvil.lower.generic.region import Region
 from anvil.lower.generic.steps import Operand, Value
@@ -85,7 +86,10 @@ def emit_region(
     nest = arrange(region, [value.step for value in values], by_loop)
     known = (key, nest.signature(), low.target.converts_f16)
     if key is None or known not in _KERNELS:
-        _KERNELS[known] = generate(nest, low.target.converts_f16, title)
+        try:
+            _KERNELS[known] = generate(nest, low.target.converts_f16, title)
+        except Undefined as error:
+            raise low.unsupported(node, f"{title}: {error}; PyTorch has no such op in this element type") from error
     kernel = _KERNELS[known]
     low.emit(kernel, [*(operand.view for operand in memrefs(nest)), *scalars(nest)], node)
 

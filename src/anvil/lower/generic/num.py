@@ -34,6 +34,10 @@ def bits_of(dtype: str) -> int:
     return 64 if dtype == "index" else int(dtype.lstrip("uibf"))
 
 
+class Undefined(TypeError):
+    """An op's body asks for an operation that its element type does not have: PyTorch has no such op either."""
+
+
 @dataclass(frozen=True)
 class Num:
     """One element: ``ssa`` in a register, read as ``dtype``: f64, f32, f16, bf16, i64, i32, i16, i8, ui8, i1, index."""
@@ -117,7 +121,7 @@ def _binary(x: Num, y: Num | Number, on_float: Callable | None, on_integer: Call
     other = y if isinstance(y, Num) else x.const(y)
     operation = on_float if x.is_float else on_integer
     if operation is None or other.dtype != x.dtype:
-        raise TypeError(f"building an op's body: no such operation on {x.dtype} and {other.dtype}")
+        raise Undefined(f"building an op's body: no such operation on {x.dtype} and {other.dtype}")
     return Num(operation(x.ssa, other.ssa), x.dtype)
 
 
@@ -164,6 +168,8 @@ def magnitude(x: Num) -> Num:
 
 def function(name: str, *arguments: Num) -> Num:
     """An elementary function of the ``math`` dialect on floats: exp, log, sin, atan2, powf, floor, sqrt, rsqrt, ..."""
+    if not all(x.is_float for x in arguments):
+        raise Undefined(f"building an op's body: no {name} of {', '.join(x.dtype for x in arguments)}")
     return Num(getattr(math, name)(*(x.ssa for x in arguments)), arguments[0].dtype)
 
 
