@@ -17,6 +17,18 @@ class IndexRangeError(InputError, IndexError):
     """An index tensor points outside what it indexes, or an id outside the vocabulary."""
 
 
+class SizeError(InputError, IndexError, RuntimeError):
+    """An op has no result for these sizes, as the largest of no elements. PyTorch raises one or the other."""
+
+
+class DivisionByZeroError(InputError, ZeroDivisionError, RuntimeError):
+    """An integer is divided by zero. PyTorch raises ``RuntimeError`` with the other's name."""
+
+
+class ValueRangeError(InputError, ValueError, RuntimeError):
+    """Values that an op is not defined for. PyTorch raises one or the other."""
+
+
 class WeightsError(InputError):
     """A weights file is missing, truncated, or does not fit the model's configuration."""
 

@@ -1,6 +1,6 @@
 """Operations that put elements in places computed at run time, as PyTorch operators beside those of ``ops.py``.
 
-The many scatters and sorts of PyTorch are written out in these two.
+The many scatters and sorts of PyTorch are written out in these, with what such an op demands of its operands.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ REDUCTIONS = ("set", "sum", "prod", "amax", "amin")
 
 _LIB.define("scatter(Tensor x, Tensor place, Tensor src, str reduce) -> Tensor")
 _LIB.define("sort_rows(Tensor x, bool descending) -> (Tensor, Tensor)")
+_LIB.define("checked(Tensor x, Tensor wrong, str message) -> Tensor")
+_LIB.define("sized(Tensor x, SymInt size, str message) -> Tensor")
 
 
 def scatter(x: torch.Tensor, place: torch.Tensor, src: torch.Tensor, reduce: str) -> torch.Tensor:
@@ -39,11 +41,29 @@ def sort_rows(x: torch.Tensor, descending: bool) -> tuple[torch.Tensor, torch.Te
     return values, indices
 
 
+def checked(x: torch.Tensor, wrong: torch.Tensor, message: str) -> torch.Tensor:
+    """``x`` as it is. Raises ``RuntimeError`` with the message if one element of ``wrong`` (bool) is set."""
+    if wrong.any():
+        raise RuntimeError(message)
+    return x.clone()
+
+
+def sized(x: torch.Tensor, size: int, message: str) -> torch.Tensor:
+    """``x`` as it is. Raises ``RuntimeError`` with the message if ``size`` is negative."""
+    if size < 0:
+        raise RuntimeError(message)
+    return x.clone()
+
+
 def _fake_sort(x: torch.Tensor, descending: bool) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.empty(x.shape, dtype=x.dtype), torch.empty(x.shape, dtype=torch.int64)
 
 
 _LIB.impl("scatter", scatter, "CompositeExplicitAutograd")
 _LIB.impl("sort_rows", sort_rows, "CompositeExplicitAutograd")
+_LIB.impl("checked", checked, "CompositeExplicitAutograd")
+_LIB.impl("sized", sized, "CompositeExplicitAutograd")
 torch.library.register_fake("anvil::scatter", lambda x, *_: torch.empty(x.shape, dtype=x.dtype), lib=_LIB)
 torch.library.register_fake("anvil::sort_rows", _fake_sort, lib=_LIB)
+for name in ("checked", "sized"):
+    torch.library.register_fake(f"anvil::{name}", lambda x, *_: torch.empty_like(x), lib=_LIB)

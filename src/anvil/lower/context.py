@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from anvil.graph.program import GraphProgram
 from anvil.kernels.base import Kernel
 from anvil.lower.sizes import dense_order, dense_strides, to_size
 from anvil.quant import choose
-from anvil.runtime.plan import Buffer, Check, Plan, Role, Row, Scalar, Size, View
+from anvil.runtime.plan import Buffer, Check, Plan, Requirement, Role, Row, Scalar, Size, View
 from anvil.targets.base import Target
 
 
@@ -48,7 +48,8 @@ class Context:
         self.weights: dict[str, str] = {}
         self.trusted = frozenset(trusted)
         self.checks: list[Check] = []
-        self.checked: set[tuple[Node, Size, bool]] = set()  # indices, the size they index, whether negative ones count
+        self.checked: set[Hashable] = set()  # what there is a check for already
+        self.requirements: list[Requirement] = []
         self._packed: dict[tuple[int, str], str] = {}  # parameter tensor and layout -> weight buffer
         self.escaping: set[Node] = set()  # nodes whose memory a caller receives
 
@@ -142,6 +143,7 @@ class Context:
             weights=self.weights,
             values=dict(values),
             checks=tuple(self.checks),
+            requirements=tuple(self.requirements),
         )
 
     def _all_sizes(self, outputs: Sequence[View]) -> list[Any]:
@@ -149,7 +151,8 @@ class Context:
         sizes = [size for view in views for size in (view.offset, *view.sizes, *view.strides)]
         scalars = [arg.value for row in self.rows for arg in row.args if isinstance(arg, Scalar)]
         shapes = [size for buffer in self.buffers.values() for size in buffer.shape]
-        return [size for size in (*sizes, *scalars, *shapes) if not isinstance(size, float)]
+        required = [requirement.size for requirement in self.requirements]
+        return [size for size in (*sizes, *scalars, *shapes, *required) if not isinstance(size, float)]
 
 
 def _fake(node: Node, result: int) -> torch.Tensor:

@@ -11,12 +11,12 @@ from torch.fx import Node
 
 from anvil.graph.program import GraphProgram
 from anvil.lower import named
+from anvil.lower.checks import emit_checks
 from anvil.lower.context import Context
 from anvil.lower.effects import ordering
 from anvil.lower.generic.emission import emit_copy, emit_group
 from anvil.lower.generic.groups import Graph, partition, remap_dims
 from anvil.lower.generic.ops import table
-from anvil.lower.index_checks import emit_index_checks
 from anvil.lower.sizes import dense_strides, is_dense, product, reshaped_strides, same, simplify
 from anvil.lower.values import Tensor
 from anvil.lower.views import REMAPS, WINDOWS, remapped
@@ -63,10 +63,10 @@ class Lowering(Context):
             if node in self.groups:
                 self.results |= emit_group(self, self.groups[node])
                 for member in self.groups[node].nodes:
-                    emit_index_checks(self, member)
+                    emit_checks(self, member)
             else:
                 self.results[node] = self._lower(node)
-                emit_index_checks(self, node)
+                emit_checks(self, node)
         return self.results[node]
 
     def tensor(self, node: Node) -> Tensor:

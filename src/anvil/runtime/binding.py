@@ -111,12 +111,16 @@ class Binding:
         self._pointers = {name: np.array(where, dtype=np.int64) for name, where in pointers.items()}
         self._dims = compile_sizes([d for buffer in plan.buffers.values() for d in buffer.shape], plan.symbols)
         self._nbytes = compile_sizes([_bytes_of(buffer) for buffer in plan.buffers.values()], plan.symbols)
+        self._required = compile_sizes([requirement.size for requirement in plan.requirements], plan.symbols)
 
     def bind(self, values: Mapping[str, int]) -> None:
-        """Set the run-time sizes. Raises :class:`InputError` when one is missing."""
+        """Set the run-time sizes. Raises :class:`InputError` when one is missing, and :class:`SizeError` where an op
+        of the plan has no result for them."""
         missing = set(self.plan.symbols) - set(values)
         if missing:
             raise InputError(f"binding plan={self.plan.name}: no value for the sizes {sorted(missing)}")
+        if self.plan.requirements:
+            self.plan.require_sizes(self._required(*(int(values[s]) for s in self.plan.symbols)))
         changed = {s for s in self.plan.symbols if self.values.get(s) != values[s]}
         self.values = {s: int(values[s]) for s in self.plan.symbols}
         ordered = list(self.values.values())

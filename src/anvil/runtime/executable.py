@@ -69,8 +69,8 @@ class Executable:
     ) -> list[torch.Tensor]:
         """Outputs for ``arguments`` (inputs and run-time weights by buffer or parameter name, any strides).
 
-        Raises :class:`KernelError` naming the row and graph node that crashed or hung, and :class:`IndexRangeError`
-        for an index tensor that points outside what it indexes.
+        Raises :class:`KernelError` naming the row and graph node that crashed or hung, and the :class:`InputError` of
+        a check that failed: an index outside what it indexes, a division by zero, sizes that an op has no result for.
         """
         wanted = [*self.plan.outputs, *(View(check.buffer, 0, (), ()) for check in self.plan.checks)]
         with Run(self, values, arguments) as run:

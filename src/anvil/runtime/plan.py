@@ -12,7 +12,7 @@ from typing import Literal
 
 import sympy
 
-from anvil.errors import IndexRangeError
+from anvil.errors import IndexRangeError, InputError, SizeError
 from anvil.kernels.base import Kernel
 
 Size = int | sympy.Expr
@@ -67,6 +67,16 @@ class Check:
 
     buffer: str
     message: str
+    error: type[InputError] = IndexRangeError
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """Before a run ``size`` must be at least ``least``; ``message`` says what is wrong if it is not."""
+
+    size: Size
+    least: int
+    message: str
 
 
 @dataclass
@@ -83,9 +93,16 @@ class Plan:
     weights: dict[str, str] = field(default_factory=dict)  # weight buffer name -> parameter name in the captured module
     values: dict[str, View] = field(default_factory=dict)  # graph node name -> its value, in the node's own shape
     checks: tuple[Check, ...] = ()
+    requirements: tuple[Requirement, ...] = ()
 
     def require(self, failed: Iterable[bool]) -> None:
-        """Raise :class:`IndexRangeError` for the first check that failed; one flag for each of ``checks``."""
+        """Raise the error of the first check that failed; one flag for each of ``checks``."""
         for check, wrong in zip(self.checks, failed, strict=True):
             if wrong:
-                raise IndexRangeError(f"running plan={self.name}: {check.message}")
+                raise check.error(f"running plan={self.name}: {check.message}")
+
+    def require_sizes(self, sizes: Iterable[int]) -> None:
+        """Raise :class:`SizeError` for the first requirement not met; one size for each of ``requirements``."""
+        for requirement, size in zip(self.requirements, sizes, strict=True):
+            if size < requirement.least:
+                raise SizeError(f"running plan={self.name}: {requirement.message}")

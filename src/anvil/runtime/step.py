@@ -77,7 +77,7 @@ class Step:
     def __call__(self) -> None:
         """Run once on what ``inputs`` hold; ``outputs`` hold the result.
 
-        Raises :class:`KernelError`, and :class:`IndexRangeError` for an index outside what it indexes."""
+        Raises :class:`KernelError`, and the :class:`InputError` of a check that failed."""
         if self.stale:
             raise KernelError(f"running plan={self._of.plan.name}: its memory has moved; bind the step again")
         if self._memory.in_process:

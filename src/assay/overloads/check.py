@@ -76,6 +76,8 @@ class OverloadCheck:
         if self.profile.name != "quick" and self.target == self.bench.reference:  # no target makes a difference
             for reason in refusals.bad_types(self.overload, self._compile):
                 self._failed(calls[0], f"a type that PyTorch refuses: {reason}")
+            for reason in refusals.bad_ranks(self.overload, self._compile):
+                self._failed(calls[0], f"a rank that PyTorch refuses: {reason}")
         self._raise()
 
     def calls(self) -> list[Call]:
@@ -152,8 +154,11 @@ class OverloadCheck:
                 self.cells[call.dtype].artifact = compiled.artifact
                 self._compare(call, example, own, [next(left) for _ in own.eager])
         first = next(examples(self.overload, 1, limit, base))
-        if reason := refusals.bad_indices(self.overload, compiled, calls, first):
+        for reason in refusals.bad_values(self.overload, compiled, calls, first):
             self._failed(calls[0], reason)
+        if self.target == self.bench.reference:  # sizes are refused before a kernel runs: no target makes a difference
+            for reason in refusals.bad_sizes(self.overload, compiled, calls, first):
+                self._failed(calls[0], reason)
 
     def _compare(self, call: Call, example: Example, asked: Question, got: list[torch.Tensor]) -> None:
         """Judge one call's results; the first failure of a type is kept, what follows is not judged any more."""

@@ -1,18 +1,20 @@
-"""What PyTorch refuses must be refused: indices that do not exist, and element types it has no such op in.
+"""What PyTorch refuses must be refused: values such as indices that do not exist, sizes, ranks, and element types it
+has no such op for.
 
-A clear error is right, a crash or a result is not. In a type that PyTorch lacks a result is no fault: there is nothing
-to compare it with.
+A clear error is right, a crash or a result is not. Everything is derived from the spec, and PyTorch is asked first:
+what it takes is no matter here. In a type that PyTorch lacks a result is no fault: there is nothing to compare it with.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import torch
 
 from assay.backends.protocol import Compiled, Finding, NotRunHere, Unsupported
 from assay.overloads import golden
-from assay.overloads.examples import Example, arguments, tensors
+from assay.overloads.examples import Example, arguments, examples, tensors
 from assay.overloads.program import Call
 from assay.overloads.spec import Overload
 
@@ -21,28 +23,63 @@ BEYOND = 1 << 40
 #: What a refusal may be; a Finding is none.
 REFUSALS = (IndexError, RuntimeError, ValueError)
 
+Compile = Callable[[Sequence[Call]], Compiled]
 
-def bad_indices(overload: Overload, compiled: Compiled, calls: Sequence[Call], example: Example) -> str:
-    """One index after the other is set out of range, in the first call that has any. Returns what went wrong, or ""."""
+
+def bad_values(overload: Overload, compiled: Compiled, calls: Sequence[Call], example: Example) -> Iterator[str]:
+    """What went wrong with one tensor filled with a number that may not stand there: an index out of range, a zero, a
+    one. Of tensors that stand at the same place in several calls one is enough."""
     given = [tensors(overload, call, example) for call in calls]
-    number = next((i for i, call in enumerate(calls) if any(_is_index(call, j) for j in range(len(given[i])))), None)
-    if number is None:
-        return ""
-    call = calls[number]
-    for position, tensor in enumerate(given[number]):
-        if not _is_index(call, position) or not tensor.numel():
-            continue
-        spoilt = torch.full_like(tensor, BEYOND)
-        asked = [*given[number][:position], spoilt, *given[number][position + 1 :]]
-        if not _refuses(lambda asked=asked: golden.eager(overload, call.form, arguments(call, asked))):
-            continue
-        stored = [asked if i == number else own for i, own in enumerate(given)]
-        if not _refuses(lambda stored=stored: compiled.run(*(t for own in stored for t in own), threads=2)):
-            return f"{call.form.title}: tensor {position} holds the index {BEYOND}: got a result, want an error"
-    return ""
+    tried: set[tuple[int, int]] = set()
+    for number, call in enumerate(calls):
+        for position, tensor in enumerate(given[number]):
+            for value in _spoilt(call, position):
+                if not tensor.numel() or (position, value) in tried:
+                    continue
+                asked = list(given[number])
+                asked[position] = torch.full_like(tensor, value)
+                if not _refused(overload, call, asked):
+                    continue
+                tried.add((position, value))
+                stored = [asked if i == number else own for i, own in enumerate(given)]
+                if not _refuses(lambda stored=stored: _run(compiled, stored)):
+                    yield f"{call.form.title}: tensor {position} holds {value} alone: got a result, want an error"
 
 
-def bad_types(overload: Overload, compile: Callable[[Sequence[Call]], Compiled]) -> Iterator[str]:
+def bad_sizes(overload: Overload, compiled: Compiled, calls: Sequence[Call], example: Example) -> Iterator[str]:
+    """What went wrong with one size after the other set to 0, where a call has no result then."""
+    for axis in overload.axes:
+        dims = {name: 0 if name == axis else size for name, size in example.dims}
+        empty = replace(example, dims=tuple(dims.items()))
+        given = [tensors(overload, call, empty) for call in calls]
+        refused = [call for call, own in zip(calls, given, strict=True) if _refused(overload, call, own)]
+        if refused and not _refuses(lambda given=given: _run(compiled, given)):
+            yield f"{refused[0].form.title}: {axis}=0: got a result, want an error"
+
+
+def bad_ranks(overload: Overload, compile: Compile) -> Iterator[str]:
+    """What went wrong with one tensor after the other of the first form with a dimension more or less than it has."""
+    call = Call(overload.forms[0], overload.types[0])
+    example = next(examples(overload, 1, 1000))
+    for position, given in enumerate(call.form.tensors):
+        for axes in (f"{given.axes} 2", " ".join(given.names[:-1])) if given.names else ("2",):
+            changed = _with_axes(call, position, axes)
+            stored = tensors(overload, changed, example)
+            if not _refused(overload, changed, stored):
+                continue
+            try:
+                compiled = compile([changed])
+            except NotRunHere:
+                return
+            except (Unsupported, Finding) as error:
+                if "crash" in str(error):
+                    yield f"tensor {position} as [{axes}]: {error}"
+                continue
+            if not _refuses(lambda compiled=compiled, stored=stored: _run(compiled, [stored])):
+                yield f"tensor {position} as [{axes}]: got a result, want an error"
+
+
+def bad_types(overload: Overload, compile: Compile) -> Iterator[str]:
     """What went wrong in the types that PyTorch refuses: a crash, or an error that does not name the op."""
     form = overload.forms[0]
     for name in overload.refused_types if not form.types else ():
@@ -57,9 +94,30 @@ def bad_types(overload: Overload, compile: Callable[[Sequence[Call]], Compiled])
             yield f"{name}: {error}"
 
 
-def _is_index(call: Call, position: int) -> bool:
+def _spoilt(call: Call, position: int) -> tuple[int, ...]:
+    """Numbers that may not stand in a tensor; which of them, PyTorch is asked. Floats may be anything."""
     given = call.form.tensors[position]
-    return given.dtype == "i64" and given.fill is not None and given.index
+    dtype = call.dtype_of(given)
+    if dtype.is_floating_point:
+        return ()
+    if dtype == torch.bool:
+        return (0, 1)
+    index = given.dtype == "i64" and given.fill is not None and given.index
+    return (0, 1, BEYOND) if index else (0, 1)
+
+
+def _with_axes(call: Call, position: int, axes: str) -> Call:
+    changed = [replace(g, axes=axes) if i == position else g for i, g in enumerate(call.form.tensors)]
+    return replace(call, form=replace(call.form, tensors=tuple(changed)))
+
+
+def _run(compiled: Compiled, given: Sequence[Sequence[torch.Tensor]]) -> object:
+    return compiled.run(*(tensor for own in given for tensor in own), threads=2)
+
+
+def _refused(overload: Overload, call: Call, stored: list[torch.Tensor]) -> bool:
+    """Whether PyTorch raises."""
+    return _refuses(lambda: golden.eager(overload, call.form, arguments(call, stored)))
 
 
 def _refuses(run: Callable[[], object]) -> bool:

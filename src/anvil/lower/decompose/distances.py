@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from anvil.graph import data_ops as _ops  # noqa: F401 (registers anvil::checked)
 from anvil.lower.decompose.normalising import wide_type
 
 aten = torch.ops.aten
@@ -21,7 +22,9 @@ def _norm(difference: Tensor, p: float) -> Tensor:
         return size.sum(-1)
     if p == 2:
         return (size * size).sum(-1).sqrt()
-    return size.amax(-1) if p == float("inf") else size.pow(p).sum(-1).pow(1.0 / p)
+    if p == float("inf"):  # of nothing it is 0, which amax alone refuses
+        return torch.cat([size, size.new_zeros([*size.shape[:-1], 1])], -1).amax(-1)
+    return size.pow(p).sum(-1).pow(1.0 / p)
 
 
 def _cdist(x: Tensor, y: Tensor, p: float, compute_mode: int | None) -> Any:
@@ -64,6 +67,7 @@ def _embedding_bag(
     if mode not in (0, 1):
         return NotImplemented
     bags = offsets.shape[0] - 1 if include_last_offset else offsets.shape[0]
+    offsets = _ascending(offsets, indices.shape[0])
     place = torch.arange(indices.shape[0])
     bag = (place[:, None] >= offsets[None, :bags]).to(torch.int64).sum(1) - 1
     member = (bag[None, :] == torch.arange(bags)[:, None]) & (indices != padding_idx)[None, :]
@@ -76,6 +80,15 @@ def _embedding_bag(
         total = total / counts.clamp(min=1)[:, None].to(total.dtype)
     empty = indices.new_zeros([0 if mode == 0 else bags])
     return total.to(weight.dtype), bag, counts if mode == 1 else empty, empty
+
+
+def _ascending(offsets: Tensor, count: int) -> Tensor:
+    """The offsets; what does not begin with 0, falls, or is beyond the ``count`` indices ends the run with an error."""
+    first = torch.arange(offsets.shape[0]) == 0
+    before = torch.where(first, 0, offsets.roll(1, 0))
+    wrong = (offsets < before) | (offsets > count) | (first & (offsets != 0))
+    said = "an offset of a bag is wrong, expected the first to be 0, none below the one before, none above the indices"
+    return torch.ops.anvil.checked(offsets, wrong, said)
 
 
 DECOMPOSITIONS = {

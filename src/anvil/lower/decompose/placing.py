@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anvil.graph import data_ops as _ops  # noqa: F401 (registers anvil::scatter and anvil::sort_rows)
+from anvil.graph import data_ops as _ops  # noqa: F401 (registers anvil::scatter, sort_rows, checked, sized)
+from anvil.graph.rewrite import same_size
 
 aten = torch.ops.aten
 _put = torch.ops.anvil.scatter.default
@@ -40,6 +41,9 @@ def _scattered(x: Tensor, dim: int, index: Tensor, src: Tensor | float, reduce: 
         return _scattered(x.reshape(1), 0, index.reshape(1), one, reduce).reshape(())
     if index.ndim == 0:
         index = index.reshape(1)
+    index = _fitting(index, x, "self", dim % x.ndim)
+    if isinstance(src, Tensor) and src.ndim == index.ndim:
+        index = _fitting(index, src, "src", None)
     values = _values(src, index, x.dtype)
     return _put(x, _places(x, index.to(torch.int64), dim % x.ndim), values, reduce)
 
@@ -53,6 +57,15 @@ def _values(src: Tensor | float, index: Tensor, dtype: torch.dtype) -> Tensor:
     for dim in range(index.ndim):
         src = aten.slice.Tensor(src, dim, 0, index.shape[dim])
     return src.to(dtype)
+
+
+def _fitting(index: Tensor, other: Tensor, name: str, dim: int | None) -> Tensor:
+    """``index``; one that is larger than ``other``, but along ``dim``, ends the run with an error."""
+    for at, (own, limit) in enumerate(zip(index.shape, other.shape, strict=True)):
+        if at != dim and not same_size(own, limit):
+            said = f"the index is larger than {name} in dimension {at}, expected at most its size"
+            index = torch.ops.anvil.sized(index, limit - own, said)
+    return index
 
 
 _NAMES = {"add": "sum", "multiply": "prod"}
@@ -166,11 +179,13 @@ def _along(x: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str) -> T
 
 
 def _masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
-    """The elements of the source, one after the other, where the mask is set."""
+    """The elements of the source, one after the other, where the mask is set; one element stands in for none."""
     x, mask = torch.broadcast_tensors(x, mask)
-    number = torch.cumsum(mask.reshape(-1), 0) - 1
-    picked = source.reshape(-1)[number.clamp(min=0)]
-    return torch.where(mask, picked.reshape(x.shape), x)
+    count = torch.cumsum(mask.reshape(-1), 0)
+    few = "the source has fewer elements than the mask has ones, expected at least as many"
+    count = torch.ops.anvil.checked(count, count > source.numel(), few)
+    never_empty = torch.cat([source.reshape(-1), source.new_zeros([1])])
+    return torch.where(mask, never_empty[torch.where(mask.reshape(-1), count - 1, 0)].reshape(x.shape), x)
 
 
 def _sorted(x: Tensor, dim: int, descending: bool) -> tuple[Tensor, Tensor]:

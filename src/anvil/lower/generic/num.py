@@ -177,11 +177,14 @@ def remainder(x: Num, y: Num) -> Num:
     """x - n y with n = x / y rounded towards zero: exact on floats. Integers: by 0 it is x, by -1 it is 0."""
     if x.is_float:
         return Num(arith.remf(x.ssa, y.ssa), x.dtype)
-    return x - quotient(x, y) * y
+    return x - safe_quotient(x, y) * y
 
 
-def quotient(x: Num, y: Num) -> Num:
-    """x / y of integers, rounded towards zero; by 0 it is 0. The smallest number over -1 wraps to itself."""
+def safe_quotient(x: Num, y: Num) -> Num:
+    """x / y of integers, rounded towards zero, for any computed divisor, also in lanes past the end: nothing traps.
+
+    By 0 it is 0. The smallest number over -1 wraps to itself.
+    """
     unsigned = x.dtype in ("ui8", "i1")
     by_zero = compare("eq", y, 0)
     unsafe = by_zero if unsigned else by_zero | compare("eq", y, -1)

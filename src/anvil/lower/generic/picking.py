@@ -87,14 +87,15 @@ def along(shape: Sequence[Size], dim: int) -> Tensor:
     return Tensor(View("", 0, sizes, tuple(int(i == dim) for i in range(len(shape)))), "i64", lambda place: place)
 
 
-def quotient(x: Num, y: Num | int) -> Num:
-    """x / y of integers, towards zero; y is not zero."""
+def quotient_by_size(x: Num, y: Num | int) -> Num:
+    """x / y of integers, towards zero. One instruction, which traps on 0: y must be a size or a number that is not zero
+    where an element is computed; ``num.safe_quotient`` takes any divisor."""
     other = y if isinstance(y, Num) else x.const(y)
     return Num(arith.divsi(x.ssa, other.ssa), x.dtype)
 
 
-def rest(x: Num, y: Num | int) -> Num:
-    """x - y · quotient(x, y)."""
+def rest_by_size(x: Num, y: Num | int) -> Num:
+    """x - y · quotient_by_size(x, y)."""
     other = y if isinstance(y, Num) else x.const(y)
     return Num(arith.remsi(x.ssa, other.ssa), x.dtype)
 

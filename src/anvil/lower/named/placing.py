@@ -1,4 +1,5 @@
-"""Scatters and sorts: operands as flat or row-wise dense memory, results as the kernels leave them."""
+"""Scatters and sorts: operands as flat or row-wise dense memory, results as the kernels leave them; and operands that
+are checked."""
 
 from __future__ import annotations
 
@@ -8,11 +9,14 @@ import torch
 from torch.fx import Node
 
 from anvil import kernels
-from anvil.graph import data_ops as _ops  # noqa: F401 (registers anvil::scatter and anvil::sort_rows)
+from anvil.errors import ValueRangeError
+from anvil.graph import data_ops as _ops  # noqa: F401 (registers anvil::scatter, sort_rows, checked, sized)
+from anvil.graph.describe import source_line
+from anvil.lower.checks.flags import emit_flag
 from anvil.lower.generic.emission import emit_copy
 from anvil.lower.sizes import dense_strides, product
 from anvil.lower.values import Tensor
-from anvil.runtime.plan import Size, View
+from anvil.runtime.plan import Requirement, Size, View
 
 if TYPE_CHECKING:
     from anvil.lower.lowering import Lowering
@@ -41,6 +45,19 @@ def _sort_rows(low: Lowering, node: Node) -> dict[int, Tensor]:
     return {0: Tensor(values, dtype), 1: Tensor(indices, "i64")}
 
 
+def _checked(low: Lowering, node: Node) -> Tensor:
+    x, wrong, message = node.args
+    flags = lambda region, operand: region.load(operand)  # noqa: E731
+    emit_flag(low, node, wrong, flags, f"{message}, at {source_line(node)}", ValueRangeError)  # type: ignore[arg-type]
+    return low.tensor(x)  # type: ignore[arg-type]
+
+
+def _sized(low: Lowering, node: Node) -> Tensor:
+    x, size, message = node.args
+    low.requirements.append(Requirement(low.size(size), 0, f"{message}, at {source_line(node)}"))
+    return low.tensor(x)  # type: ignore[arg-type]
+
+
 def _shaped(view: View, shape: tuple[Size, ...]) -> View:
     """Dense memory in another shape."""
     return View(view.buffer, view.offset, shape, dense_strides(shape))
@@ -49,4 +66,6 @@ def _shaped(view: View, shape: tuple[Size, ...]) -> View:
 LOWERINGS: dict[Any, Any] = {
     torch.ops.anvil.scatter.default: _scatter,
     torch.ops.anvil.sort_rows.default: _sort_rows,
+    torch.ops.anvil.checked.default: _checked,
+    torch.ops.anvil.sized.default: _sized,
 }

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.fx import Node
 
+from anvil.graph.describe import describe_node
 from anvil.graph.rewrite import argument
 from anvil.lower.generic.emission import emit_copy
-from anvil.lower.sizes import same, simplify
+from anvil.lower.sizes import product, same, simplify
 from anvil.lower.values import Tensor
 from anvil.lower.views import REMAPS, WINDOWS
-from anvil.runtime.plan import View
+from anvil.runtime.plan import Requirement, View
 
 if TYPE_CHECKING:
     from anvil.lower.lowering import Lowering
@@ -29,7 +30,17 @@ def _as_strided(low: Lowering, node: Node) -> View:
     start = source.meta["val"].storage_offset() if start is None else start  # type: ignore[union-attr]
     memory = _memory(low, source)  # type: ignore[arg-type]
     window = View(memory.buffer, simplify(memory.offset + low.size(start)), sizes, strides)
+    _require_inside(low, node, window)
     return low.stored(node, Tensor(window, low.dtype(node)))
+
+
+def _require_inside(low: Lowering, node: Node, window: View) -> None:
+    """The last element of ``window`` must lie in its buffer; what a size of 0 asks for is no more than that."""
+    last = sum(((n - 1) * stride for n, stride in zip(window.sizes, window.strides, strict=True)), window.offset)
+    left = simplify(product(low.buffers[window.buffer].shape) - 1 - last)
+    if 0 not in window.sizes and not (isinstance(left, int) and left >= 0):
+        what = f"reaches beyond the memory of {node.args[0]}, expected a window inside"
+        low.requirements.append(Requirement(left, 0, f"{describe_node(node)}: {what}"))
 
 
 def _memory(low: Lowering, node: Node) -> View:

@@ -10,7 +10,7 @@ from anvil.lower.generic.call import Build, Call
 from anvil.lower.generic.num import Num, select
 from anvil.lower.generic.ops.indexing import reading
 from anvil.lower.generic.ops.reduction import accumulator
-from anvil.lower.generic.picking import Formula, Index, filled, join_loops, pick, quotient, rest
+from anvil.lower.generic.picking import Formula, Index, filled, join_loops, pick, quotient_by_size, rest_by_size
 from anvil.lower.generic.region import Region
 from anvil.lower.generic.steps import Operand, Value
 from anvil.runtime.plan import Size
@@ -49,7 +49,7 @@ def _channel(call: Call, spatial: int, inner: Size) -> Index:
     outer = call.shape[1] // call["groups"]
 
     def body(k: Num, c: Num, outer: Num, inner: Num) -> Num:
-        return quotient(k, outer) * inner + c
+        return quotient_by_size(k, outer) * inner + c
 
     return Formula((1, 2 + spatial), body, (outer, inner))
 
@@ -65,8 +65,8 @@ def _transposed_place(call: Call, dim: int, spatial: int) -> Formula:
 
     def body(o: Num, w: Num, s: Num, d: Num, p: Num) -> Num:
         reach = o + p - w * d
-        hit = (reach >= 0) & (rest(reach, s) < 1) & (rest(reach, s) >= 0)
-        return select(hit, quotient(reach, s), o.const(-1))
+        hit = (reach >= 0) & (rest_by_size(reach, s) < 1) & (rest_by_size(reach, s) >= 0)
+        return select(hit, quotient_by_size(reach, s), o.const(-1))
 
     return Formula((2 + dim, 3 + spatial + dim), body, numbers)
 
@@ -87,7 +87,7 @@ def _transposed_taps(region: Region, call: Call, shape: Sequence[Size], channel:
     spatial, outer = len(call.shape) - 2, call["weight"].shape[1]
     own = tuple(1 if dim == 0 or 2 <= dim < 2 + spatial else size for dim, size in enumerate(shape))
     kernel = range(3 + spatial, 3 + 2 * spatial)
-    return pick(region, call["weight"], own, [channel, Formula((1,), rest, (outer,)), *kernel]).value
+    return pick(region, call["weight"], own, [channel, Formula((1,), rest_by_size, (outer,)), *kernel]).value
 
 
 OPS: dict[object, Build] = {aten.convolution.default: _convolution}

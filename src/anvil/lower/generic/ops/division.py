@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from anvil.lower.generic.call import PROMOTE
-from anvil.lower.generic.num import Num, compare, const, function, quotient, remainder, select
+from anvil.lower.generic.num import Num, compare, const, function, remainder, safe_quotient, select
 from anvil.lower.generic.pointwise import Pointwise, promoting
 
 aten = torch.ops.aten
@@ -26,7 +26,7 @@ def modulo(x: Num, y: Num) -> Num:
 def floor_quotient(x: Num, y: Num) -> Num:
     """x / y rounded down. Floats as PyTorch: from the exact remainder, so that rounding x / y first does no harm."""
     if not x.is_float:
-        found = quotient(x, y)
+        found = safe_quotient(x, y)
         if x.dtype in ("ui8", "i1"):
             return found
         rest = x - found * y
@@ -45,7 +45,7 @@ def _div_mode(x: Num, y: Num, rounding_mode: str | None) -> Num:
     if rounding_mode == "floor":
         return floor_quotient(x, y)
     if rounding_mode == "trunc":
-        return function("trunc", x / y) if x.is_float else quotient(x, y)
+        return function("trunc", x / y) if x.is_float else safe_quotient(x, y)
     return x / y
 
 

@@ -8,7 +8,7 @@ import torch
 
 from anvil.lower.generic.call import Build, Call
 from anvil.lower.generic.num import Num, compare, magnitude, select
-from anvil.lower.generic.picking import Formula, Index, along, pick, pick_or, quotient, rest
+from anvil.lower.generic.picking import Formula, Index, along, pick, pick_or, quotient_by_size, rest_by_size
 from anvil.lower.generic.region import Region
 from anvil.lower.generic.steps import Value
 
@@ -33,7 +33,7 @@ def _roll(region: Region, call: Call) -> Value:
         shifts[dim % rank] += shift
 
     def around(i: Num, n: Num, shift: Num) -> Num:
-        from_end = rest(i - shift, n)
+        from_end = rest_by_size(i - shift, n)
         return select(from_end < 0, from_end + n, from_end)
 
     where: list[Index] = [
@@ -46,7 +46,7 @@ def _repeat(region: Region, call: Call) -> Value:
     """Copies side by side; new dimensions come first."""
     source = call["self"]
     new = len(call.shape) - len(source.shape)
-    where = [Formula((new + dim,), rest, (size,)) for dim, size in enumerate(source.shape)]
+    where = [Formula((new + dim,), rest_by_size, (size,)) for dim, size in enumerate(source.shape)]
     return pick(region, source, call.shape, where).value
 
 
@@ -55,7 +55,7 @@ def _repeat_interleave(region: Region, call: Call) -> Value:
     source, rank = call["self"], len(call["self"].shape)
     region.require(call["dim"] is not None and rank > 0)
     dim = call["dim"] % rank
-    where: list[Index] = [Formula((i,), quotient, (call["repeats"],)) if i == dim else i for i in range(rank)]
+    where: list[Index] = [Formula((i,), quotient_by_size, (call["repeats"],)) if i == dim else i for i in range(rank)]
     return pick(region, source, call.shape, where).value
 
 

@@ -12,7 +12,7 @@ from anvil.lower.generic import num
 from anvil.lower.generic.call import Build, Call
 from anvil.lower.generic.num import Num, compare, highest, lowest, maximum, minimum, select
 from anvil.lower.generic.ops.reduction import accumulator
-from anvil.lower.generic.picking import Formula, Picked, filled, pick, quotient
+from anvil.lower.generic.picking import Formula, Picked, filled, pick, quotient_by_size
 from anvil.lower.generic.region import Region
 from anvil.lower.generic.steps import Operand, Value
 from anvil.lower.sizes import simplify
@@ -62,8 +62,8 @@ def _shared(call: Call, spatial: int) -> Windows:
     pairs = [(source[rank - spatial + dim], call.shape[rank - spatial + dim]) for dim in range(spatial)]
 
     def body(o: Num, k: Num, i: Num, n: Num) -> Num:
-        place = quotient(o * i, n) + k
-        return select(place < quotient((o + 1) * i + n - 1, n), place, o.const(-1))
+        place = quotient_by_size(o * i, n) + k
+        return select(place < quotient_by_size((o + 1) * i + n - 1, n), place, o.const(-1))
 
     where = (Formula((rank - spatial + dim, rank + dim), body, pairs[dim]) for dim in range(spatial))
     sizes = tuple(_ceil_ratio(i, n) + 1 for i, n in pairs)
@@ -123,7 +123,7 @@ def _average(region: Region, call: Call, windows: Windows, count: Value) -> Valu
         if total.is_float:
             return (total / count.to(wide)).to(call.dtype)
         # Lanes past the end of the result count windows that do not exist: none may be divided by 0 there.
-        return num.quotient(total.to("i64"), count).to(call.dtype)
+        return num.safe_quotient(total.to("i64"), count).to(call.dtype)
 
     return region.map(element, [total, count], call.shape, call.dtype)
 
@@ -175,7 +175,7 @@ def _adaptive_average_pool(spatial: int) -> Build:
         rank, source = len(call.shape), call["self"].shape
 
         def body(o: Num, i: Num, n: Num) -> Num:
-            return quotient((o + 1) * i + n - 1, n) - quotient(o * i, n)
+            return quotient_by_size((o + 1) * i + n - 1, n) - quotient_by_size(o * i, n)
 
         formulas = [Formula((dim,), body, (source[dim], call.shape[dim])) for dim in range(rank - spatial, rank)]
         return _average(region, call, _shared(call, spatial), _product(region, call, spatial, formulas))

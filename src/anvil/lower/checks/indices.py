@@ -14,18 +14,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.fx import Node
 
+from anvil.errors import IndexRangeError
 from anvil.graph import data_ops as _ops  # noqa: F401 (registers anvil::scatter)
 from anvil.graph.describe import describe_node
 from anvil.graph.rewrite import argument
-from anvil.lower.generic.emission import emit_region
-from anvil.lower.generic.groups import build_node, resolve_inside
+from anvil.lower.checks.flags import emit_flag
 from anvil.lower.generic.num import Num
 from anvil.lower.generic.region import Region
 from anvil.lower.generic.steps import Operand, Value
 from anvil.lower.sizes import product
-from anvil.lower.values import Tensor
-from anvil.lower.views import REMAPS
-from anvil.runtime.plan import Buffer, Check, Size, View
+from anvil.runtime.plan import Size
 
 if TYPE_CHECKING:
     from anvil.lower.lowering import Lowering
@@ -82,15 +80,14 @@ INDICES: dict[Any, Callable[[Node], Iterator[Indices]]] = {
 
 
 def emit_index_checks(low: Lowering, node: Node) -> None:
-    """A row and a :class:`Check` for every index tensor of ``node``. Those that the caller checks, and tensors and
-    ranges checked already, need none."""
-    if node.op != "call_function" or node.target not in INDICES:
-        return
-    for indices in INDICES[node.target](node):
+    """A row and a check for every index tensor of ``node``. Those that the caller checks, and tensors and ranges
+    checked already, need none."""
+    for indices in INDICES.get(node.target, lambda _: iter(()))(node):
         shape = low.shape(indices.source)
         size = product(shape) if indices.dim is None else shape[indices.dim % len(shape)] if shape else 1
-        if indices.index.name not in low.trusted and (indices.index, size, indices.wrap) not in low.checked:
-            low.checked.add((indices.index, size, indices.wrap))
+        key = ("index", indices.index, size, indices.wrap)
+        if indices.index.name not in low.trusted and key not in low.checked:
+            low.checked.add(key)
             _emit(low, node, indices, size)
 
 
@@ -102,47 +99,9 @@ def _emit(low: Lowering, node: Node, indices: Indices, size: Size) -> None:
         wide = i.to("i64")
         return (wide >= count) | (wide < (-count if indices.wrap else least))
 
-    region = Region()
-    operand = _rebuilt(low, region, node, indices.index)
-    flags = region.spread(region.map(outside, [operand, region.scalar(size, "i64")], operand.shape, "i1"))
-    walked = {loop for i in _read(region) for loop in region.loops(i)}
-    if region.reduced or not set(region.loops(flags.step)) <= walked:
-        # A region folds one set of loops away, and a loop needs a tensor in memory that has its size.
-        stored = low.allocate(node, flags.shape, "i1", temp=True)
-        emit_region(low, region, [flags], [stored], node, "outside", None)
-        region = Region()
-        flags = region.load(Tensor(stored, "i1"))
-    found = region.reduce("any", [flags], range(len(flags.shape)))
-    name = low.unique(f"{node.name}_outside")
-    low.buffers[name] = Buffer(name, "output", "i1", ())
-    emit_region(low, region, [found], [View(name, 0, (), ())], node, "any_outside", None)
-    what = f"an index into {indices.where} is out of range"
-    low.checks.append(Check(name, f"{describe_node(node)}: {what}, expected {lowest} <= index < size={size}"))
+    def flags(region: Region, operand: Operand) -> Value:
+        return region.map(outside, [operand, region.scalar(size, "i64")], operand.shape, "i1")
 
-
-def _read(region: Region) -> list[int]:
-    return [position for position, step in enumerate(region.steps) if step.kind == "input"]
-
-
-def _rebuilt(low: Lowering, region: Region, node: Node, index: Node) -> Operand:
-    """``index`` as an operand of ``region``: from memory, or computed again where ``node``'s own kernel computes it."""
-    group = low.groups.get(node)
-    members = group.nodes if group else []
-    needed, stack = set[Node](), [index]
-    while stack:
-        source = stack.pop()
-        if source in members and source not in low.results:
-            needed.add(source)
-            stack += source.all_input_nodes
-        elif source.op == "call_function" and source.target in REMAPS:
-            stack.append(source.args[0])  # type: ignore[arg-type]
-    values: dict[Node, Value] = {}
-
-    def operand(source: Node) -> Operand:
-        inside = resolve_inside(low.graph, values, source)
-        return low.tensor(source) if inside is None else inside
-
-    for member in members:
-        if member in needed:
-            values[member] = build_node(low.graph, region, member, operand)
-    return operand(index)
+    what = f"an index into {indices.where} is out of range, expected {lowest} <= index < size={size}"
+    what = f"{describe_node(node)}: {what}"
+    emit_flag(low, node, indices.index, flags, what, IndexRangeError)
