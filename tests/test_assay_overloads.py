@@ -217,11 +217,10 @@ class ForgivingBackend(EagerBackend):
     [
         ("aten.remainder.Scalar_Tensor", r"of 5: tensor 0 holds 0 alone: got a result"),
         ("aten.amax.default", r"=0: got a result, want an error"),
-        ("aten.addmm.default", r"a rank that PyTorch refuses: tensor 1 as \[\w \w 2\]: got a result"),
+        ("aten.addmm.default", r"a rank that PyTorch refuses: tensor \d as \[.*\]: got a result"),
     ],
 )
 def test_a_result_where_pytorch_has_none_is_a_failure(name: str, message: str):
-    check(name).run()
     with pytest.raises(Mismatch, match=message):
         check(name, ForgivingBackend()).run()
 

@@ -41,6 +41,12 @@ class UnsupportedError(AnvilError):
     exit_code = 4
 
 
+class RefusedError(UnsupportedError, IndexError, RuntimeError):
+    """PyTorch itself refuses a call when it works out the shape of the result: a wrong rank, sizes that do not fit."""
+
+    exit_code = 2
+
+
 class ToolMissingError(AnvilError):
     """A linker or emulator that this target needs is not on this machine."""
 

@@ -14,7 +14,7 @@ from torch._decomp import _should_decompose_because_unsafe_op
 from torch.export import Dim, ExportedProgram
 from torch.fx.proxy import TracerBase
 
-from anvil.errors import InputError, UnsupportedError
+from anvil.errors import InputError, RefusedError, UnsupportedError
 
 aten = torch.ops.aten
 Dynamic = Sequence[Mapping[int, str]]
@@ -110,6 +110,8 @@ def _capture_error(name: str, error: Exception) -> InputError | UnsupportedError
     reason = str(error).strip().split("\n\n")[0]
     if "Constraints violated" in str(error) or "specialized" in str(error):
         return InputError(f"capturing {name!r}: a dynamic size is not free in this program{where}: {reason}")
+    if type(error) in (RuntimeError, IndexError, ValueError):  # classes of its own tell what export is not able to
+        return RefusedError(f"capturing {name!r}: PyTorch refuses{where}: {type(error).__name__}: {reason}")
     return UnsupportedError(
         f"capturing {name!r} failed{where}: {type(error).__name__}: {reason}. Expected a forward without"
         " data-dependent control flow; rewrite that line with tensor operations"

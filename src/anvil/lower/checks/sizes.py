@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.fx import Node
 
-from anvil.errors import SizeError
+from anvil.errors import RefusedError, SizeError
 from anvil.graph.describe import describe_node
 from anvil.graph.rewrite import argument
 from anvil.lower.sizes import same, simplify
@@ -26,7 +26,8 @@ Rule = Callable[["Lowering", Node], Iterator[Requirement]]
 
 
 def require_sizes(low: Lowering, node: Node) -> None:
-    """Note what the run must require of its sizes. Raises :class:`SizeError` where no run can fulfil it."""
+    """Note what the run must require of its sizes. Raises :class:`SizeError` where no run can fulfil it, and
+    :class:`RefusedError` for a rank that the op does not take."""
     rule = RULES.get(node.target)
     for requirement in rule(low, node) if rule else ():
         if not isinstance(requirement.size, int):
@@ -65,9 +66,19 @@ def _windows(spatial: int, exempt: Sequence[int]) -> Rule:
 
     def rule(low: Lowering, node: Node) -> Iterator[Requirement]:
         rank = len(low.shape(argument(node, node.target._schema.arguments[0].name)))  # type: ignore[union-attr]
+        if not spatial <= rank < spatial + len(exempt):
+            raise RefusedError(f"{describe_node(node)}: rank {rank}, expected {spatial + 1} or {spatial + 2}")
         yield from _not_empty(low, node, range(exempt[rank - spatial], rank), "to look at")
 
     return rule
+
+
+def _one_index_each(low: Lowering, node: Node) -> Iterator[Requirement]:
+    """The index is a vector, or one number."""
+    rank = len(low.shape(argument(node, "index")))
+    if rank > 1:
+        raise RefusedError(f"{describe_node(node)}: the index has rank {rank}, expected 0 or 1")
+    return iter(())
 
 
 def _fits(low: Lowering, node: Node) -> Iterator[Requirement]:
@@ -112,6 +123,7 @@ RULES: dict[object, Rule] = {
     ),
     aten.linalg_vector_norm.default: _norm,
     aten.gather.default: _fits,
+    aten.index_select.default: _one_index_each,
     **{op: _windows(n, (0, 0, 1)) for n in (1, 2, 3) for op in _overloads(*[f"{pad}_pad{n}d" for pad in _PADS])},
     **{op: _windows(n, (0, 0, 1)) for n in (1, 2, 3) for op in _overloads(f"avg_pool{n}d")},
     **{op: _windows(n, (0, 0, 1)) for n in (2, 3) for op in _overloads(f"max_pool{n}d_with_indices")},

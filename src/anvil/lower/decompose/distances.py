@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from anvil.errors import RefusedError
 from anvil.graph import data_ops as _ops  # noqa: F401 (registers anvil::checked)
 from anvil.lower.decompose.normalising import wide_type
 
@@ -34,6 +35,8 @@ def _cdist(x: Tensor, y: Tensor, p: float, compute_mode: int | None) -> Any:
 
 def _pdist(x: Tensor, p: float = 2) -> Any:
     """Every row of x [N, M] against every later one."""
+    if x.ndim != 2:
+        raise RefusedError(f"writing out pdist: x has rank {x.ndim}, expected 2")
     if not isinstance(x.shape[0], int):
         return NotImplemented
     pairs = [(i, j) for i in range(x.shape[0]) for j in range(i + 1, x.shape[0])]
