@@ -132,6 +132,13 @@ def largest(x, dim=None, keepdim=False):
     return x.max(**over(x, dim, keepdim))
 
 
+def median(x):
+    """The lower of the two in the middle; NaN wins."""
+    flat = np.sort(x.reshape(-1))  # NaN stands last
+    broken = flat.dtype.kind == "f" and np.isnan(flat[-1])
+    return flat[-1] if broken else flat[(flat.size - 1) // 2]
+
+
 def smallest(x, dim=None, keepdim=False):
     return x.min(**over(x, dim, keepdim))
 
@@ -300,6 +307,7 @@ OVERLOADS = (
     ),
     Overload("aten.amax.default", largest, LISTS, kinds=KINDS, sizes=SOME),
     Overload("aten.amin.default", smallest, LISTS, kinds=KINDS, sizes=SOME),
+    Overload("aten.median.default", median, ALL, kinds=KINDS, sizes=SOME),
     Overload("aten.max.default", largest, ALL, kinds=KINDS, sizes=SOME),
     Overload("aten.min.default", smallest, ALL, kinds=KINDS, sizes=SOME),
     Overload("aten.max.dim", both(largest, np.argmax), ONE, kinds=KINDS, sizes=SOME),

@@ -22,7 +22,6 @@ class Row:
         sizes: for each input one letter per dimension that is a run-time size, ``.`` for one that is fixed.
         repeat: a letter of ``sizes``: the same numbers must come out for five copies along it.
         eager: whether PyTorch's own result is right.
-        waits: what is not compiled yet; while it is refused, the row is skipped with that reason.
     """
 
     number: int
@@ -34,7 +33,6 @@ class Row:
     sizes: Sequence[str] = ()
     repeat: tuple[str, str] = ("", "")
     eager: bool = True
-    waits: str = ""
 
 
 def t(values: object, dtype: torch.dtype = torch.float32) -> torch.Tensor:

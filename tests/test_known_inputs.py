@@ -18,7 +18,6 @@ from lowered import executor
 
 from anvil import targets
 from anvil.api import compile_program
-from anvil.errors import UnsupportedError
 from anvil.frontend.capture import capture
 from anvil.runtime.program import CompiledProgram
 from assay.spec import registry
@@ -35,22 +34,13 @@ def larger(x: torch.Tensor, dynamic: Mapping[int, str]) -> torch.Tensor:
 
 
 def compiled(row: Row, target: str) -> CompiledProgram:
-    """The row's program. Skips while the compiler refuses what the row waits for; any other refusal is a failure.
-
-    So is waiting for what has come: such a row would skip again when that is lost."""
+    """The row's program."""
     names = row.sizes or [""] * len(row.inputs)
     dynamic = [{dim: name for dim, name in enumerate(letters) if name != "."} for letters in names]
     ranges = {name: (0, None) for dims in dynamic for name in dims.values()}
-    try:
-        examples = [larger(x, dims) for x, dims in zip(row.inputs, dynamic, strict=True)]
-        program = capture(lambda *inputs: row.program(*inputs), examples, dynamic, ranges=ranges)
-        found = compile_program(program, target, executor=executor(target, isolated=True), guard=True)
-    except UnsupportedError as error:
-        if not row.waits:
-            raise
-        pytest.skip(f"unsupported: row {row.number} waits for {row.waits}: {str(error).splitlines()[0]}")
-    assert not row.waits, f"row {row.number} waits for {row.waits}, but it compiles: drop waits"
-    return found
+    examples = [larger(x, dims) for x, dims in zip(row.inputs, dynamic, strict=True)]
+    program = capture(lambda *inputs: row.program(*inputs), examples, dynamic, ranges=ranges)
+    return compile_program(program, target, executor=executor(target, isolated=True), guard=True)
 
 
 def is_right(got: torch.Tensor, want: torch.Tensor, digits: float) -> bool:

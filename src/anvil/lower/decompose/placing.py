@@ -1,4 +1,4 @@
-"""Scatters, writes through indices, and sorts, in ``anvil::scatter`` and ``anvil::sort_rows``."""
+"""Scatters, writes through indices, sorts and medians, in ``anvil::scatter`` and ``anvil::sort_rows``."""
 
 from __future__ import annotations
 
@@ -209,6 +209,16 @@ def _topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool =
     return (values, indices) if x.ndim == 0 else (values.narrow(dim, 0, k), indices.narrow(dim, 0, k))
 
 
+def _median(x: Tensor) -> Tensor:
+    """The lower of the two in the middle; NaN if there is one, since it stands last, and of no floats."""
+    count, values = x.numel(), torch.ops.anvil.sort_rows(x.reshape(-1), False)[0]
+    if not x.dtype.is_floating_point:
+        return values[torch.full([1], (count - 1) // 2)].reshape(())
+    values = torch.cat([values, values.new_full([1], torch.nan)])  # of nothing, -1 is what is picked: this one
+    middle, last = (values[torch.full([1], place)] for place in ((count - 1) // 2, count - 1))
+    return torch.where(last != last, last, middle).reshape(())
+
+
 def _one_hot(x: Tensor, num_classes: int = -1) -> Any:
     """A 1 at the place that each element names; how many places there are must be said."""
     if num_classes < 0:
@@ -229,6 +239,7 @@ DECOMPOSITIONS = {
     aten.index_fill.int_Scalar: _index_fill,
     aten.index_fill.int_Tensor: _index_fill,
     aten.masked_scatter.default: _masked_scatter,
+    aten.median.default: _median,
     aten.one_hot.default: _one_hot,
     aten.sort.default: _sort,
     aten.sort.stable: _sort_stable,
