@@ -13,6 +13,7 @@ from metal_kernels import FMA, POKE
 from anvil import codegen, targets
 from anvil.errors import InputError
 from anvil.runtime.native import NativeExecutor
+from anvil.runtime.waves import ALONE
 
 AVX2 = targets.get("x86_64-avx2")
 ONE = int(np.float32(1).view(np.int32))
@@ -90,3 +91,33 @@ def test_an_array_is_a_view_and_not_a_copy(executor: NativeExecutor) -> None:
     address = executor.alloc(24)
     executor.array(address, (2, 3), "f4")[1, 2] = 7
     assert np.frombuffer(executor.read(address, 24), "f4")[5] == 7
+
+
+def test_marked_rows_run_on_one_thread_without_a_barrier(executor: NativeExecutor) -> None:
+    """Each row needs the one before, and none waits: right only if thread 0 does all of all rows, every time."""
+    rows, n = 12, 1000
+    program, words, buffers = chain(executor, load(executor, FMA)["fma_f32"], rows, n)
+    last = executor.array(buffers[-1], (n,), "f4")
+    prepared = executor.prepare(program, words, threads=3, marks=np.full(rows, ALONE, np.uint8))
+    for turn in range(100):
+        executor.array(buffers[0], (n,), "f4")[:] = turn
+        executor.run_prepared(prepared)
+        assert (last == turn + rows).all(), turn
+
+
+def test_rows_without_a_mark_to_wait_are_complete_when_a_run_returns(executor: NativeExecutor) -> None:
+    entry, n = load(executor, FMA)["fma_f32"], 1000
+    pieces = [chain(executor, entry, 1, n) for _ in range(8)]  # eight rows that have nothing to do with each other
+    words = np.concatenate([own for _, own, _ in pieces])
+    program = np.array([(entry, number * len(pieces[0][1])) for number in range(8)], np.int64)
+    prepared = executor.prepare(program, words, threads=3, marks=np.zeros(8, np.uint8))
+    for turn in range(100):
+        for _, _, (source, _) in pieces:
+            executor.array(source, (n,), "f4")[:] = turn
+        executor.run_prepared(prepared)
+        assert all((executor.array(target, (n,), "f4") == turn + 1).all() for _, _, (_, target) in pieces), turn
+
+
+def test_marks_that_do_not_fit_the_rows_are_refused(executor: NativeExecutor) -> None:
+    with pytest.raises(InputError, match="expected one uint8 for each of 2 rows"):
+        executor.prepare(np.zeros((2, 2), np.int64), np.empty(0, np.int64), marks=np.zeros(3, np.uint8))

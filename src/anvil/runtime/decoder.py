@@ -44,7 +44,7 @@ class Decoder:
     def _start(self) -> None:
         """Bind both plans, the prompt's at its largest size so that the arena never grows again."""
         self._prefill = Step(self._prefill_plan, self._sizes | {"S": self._chunk}, threads=self._threads)
-        self._decode = Step(self._decode_plan, self._sizes | {"S": 1}, threads=self._threads)
+        self._decode = Step(self._decode_plan, self._sizes | {"S": 1}, threads=self._threads, waves=True)
         self._prefill.bind(self._sizes | {"S": self._chunk})
         self._bound = self._chunk
         self._ids, self._past, last = (self._decode.inputs[name] for name in self._decode.argument_order)

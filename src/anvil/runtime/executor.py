@@ -68,9 +68,14 @@ class Executor(Protocol):
         the last answer (alloc, write, free) and these travel together: one round trip."""
         ...
 
-    def prepare(self, program: np.ndarray, words: np.ndarray, *, threads: int = 1) -> Any:
+    def prepare(
+        self, program: np.ndarray, words: np.ndarray, *, threads: int = 1, marks: np.ndarray | None = None
+    ) -> Any:
         """A handle for running the same rows many times. ``program`` and ``words`` are kept, not copied: what the
-        caller changes in ``words`` between runs is seen by the next :meth:`run_prepared`."""
+        caller changes in ``words`` between runs is seen by the next :meth:`run_prepared`.
+
+        ``marks`` (:func:`anvil.runtime.waves.marks`) say which rows need a barrier; an executor without threads has no
+        use for them."""
         ...
 
     def run_prepared(self, prepared: Any, *, timeout: float | None = None) -> None:

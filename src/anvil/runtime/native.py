@@ -40,7 +40,7 @@ def _team_library() -> ctypes.CDLL:
     library = _dlopen(tools.compile_c("team.c", os.uname().machine, *tools.SHARED), "anvil-team")
     address, count = ctypes.c_void_p, ctypes.c_int64
     library.team_bytes.restype = library.team_max_threads.restype = count
-    library.team_run.argtypes = [address, address, count, address, count]
+    library.team_run.argtypes = [address, address, count, address, address, count]
     library.team_work.argtypes = [address, count]
     library.team_stop.argtypes = [address, count]
     for function in (library.team_run, library.team_work, library.team_stop):
@@ -62,7 +62,7 @@ class Prepared:
     """Arguments of ``team_run`` as C values, with the arrays that own the memory they point to."""
 
     arguments: tuple[ctypes.c_void_p | ctypes.c_int64, ...]
-    arrays: tuple[np.ndarray, np.ndarray]
+    arrays: tuple[np.ndarray | None, ...]
 
 
 @dataclass
@@ -165,19 +165,27 @@ class NativeExecutor:
         self.run(program, words, threads=threads)
         return [self.read(address, nbytes) for address, nbytes in reads]
 
-    def prepare(self, program: np.ndarray, words: np.ndarray, *, threads: int = 1) -> Prepared:
+    def prepare(
+        self, program: np.ndarray, words: np.ndarray, *, threads: int = 1, marks: np.ndarray | None = None
+    ) -> Prepared:
         for name, array in (("program", program), ("words", words)):
             if array.dtype != np.int64 or not array.flags.c_contiguous:
                 raise InputError(f"running a program: {name} has dtype={array.dtype}; expected contiguous int64")
+        if marks is not None and (marks.dtype != np.uint8 or marks.shape != program.shape[:1]):
+            raise InputError(
+                f"running a program: marks has dtype={marks.dtype} shape={marks.shape}; "
+                f"expected one uint8 for each of {len(program)} rows"
+            )
         self._grow(threads)
         arguments = (
             self._team,
             ctypes.c_void_p(program.ctypes.data),
             ctypes.c_int64(len(program)),
             ctypes.c_void_p(words.ctypes.data),
+            ctypes.c_void_p(None if marks is None else marks.ctypes.data),
             ctypes.c_int64(threads),
         )
-        return Prepared(arguments, (program, words))
+        return Prepared(arguments, (program, words, marks))
 
     def run_prepared(self, prepared: Prepared, *, timeout: float | None = None) -> None:
         self._team_functions.team_run(*prepared.arguments)

@@ -129,7 +129,9 @@ class RunnerExecutor:
         answers = self._exchange([0, *(nbytes for _, nbytes in reads)], limit + _GRACE, program)
         return [bytes(answer) for answer in answers[1:]]
 
-    def prepare(self, program: np.ndarray, words: np.ndarray, *, threads: int = 1) -> Prepared:
+    def prepare(
+        self, program: np.ndarray, words: np.ndarray, *, threads: int = 1, marks: np.ndarray | None = None
+    ) -> Prepared:
         return Prepared(program, words, threads)
 
     def run_prepared(self, prepared: Prepared, *, timeout: float | None = None) -> None:

@@ -13,6 +13,7 @@ from anvil.runtime.binding import concrete
 from anvil.runtime.executable import Executable
 from anvil.runtime.native import NativeExecutor
 from anvil.runtime.run import Window, located
+from anvil.runtime.waves import marks
 
 _NUMPY = {
     "f32": np.dtype("f4"),
@@ -27,11 +28,13 @@ class Step:
     """Inputs and outputs are numpy arrays that stay the same while the sizes do; a call allocates nothing.
 
     In this process the arrays are the kernels' own memory. Elsewhere they are mirrors, written before a run and
-    read after it. ``caches`` maps the plan's cache buffers to keys of memory blocks that outlive the step.
+    read after it. With ``waves`` threads wait for each other only where rows need it (:mod:`anvil.runtime.waves`):
+    that takes some milliseconds to find out, and pays for a step that runs often on few tokens.
     """
 
-    def __init__(self, executable: Executable, values: Mapping[str, int], *, threads: int) -> None:
+    def __init__(self, executable: Executable, values: Mapping[str, int], *, threads: int, waves: bool = False) -> None:
         self._of = executable
+        self._waves = waves
         self._memory = executable.memory
         self._threads = threads
         self.argument_order = executable.plan.inputs
@@ -59,7 +62,8 @@ class Step:
                 arrays[name] = self._array(address, shapes[name], buffer.dtype)
         owner.binding.bind(values)
         self._version = memory.version
-        self._prepared = memory.executor.prepare(owner.program, owner.binding.words, threads=self._threads)
+        known = marks(owner.binding) if self._waves and memory.in_process and self._threads > 1 else None
+        self._prepared = memory.executor.prepare(owner.program, owner.binding.words, threads=self._threads, marks=known)
 
     def _array(self, address: int, shape: tuple[int, ...], dtype: str) -> np.ndarray:
         executor = self._memory.executor

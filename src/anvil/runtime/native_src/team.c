@@ -1,6 +1,7 @@
 /* A persistent team of threads that runs programs of packed kernels (see anvil/kernels/base.py).
  *
- * Every thread walks the same rows; a kernel divides its outputs by (tid, nthreads) itself; a barrier separates rows.
+ * Every thread walks the same rows; a kernel divides its outputs by (tid, nthreads) itself; a barrier separates rows,
+ * or only those whose mark asks for one.
  * The threads are the caller's: thread 0 is whoever calls team_run, the others sit in team_work. Waiting spins for a
  * bounded time, since a decode step lasts only milliseconds, then lets others run, then sleeps, so that a machine with
  * more threads than cores still makes progress. Freestanding: Linux system calls only.
@@ -15,6 +16,7 @@ struct row {
 };
 
 enum { MAX_THREADS = 256 };
+enum { WAIT = 1, ALONE = 2 }; /* marks, see anvil/runtime/waves.py */
 
 /* A worker's mailbox: `runs` counts the runs it was asked to take part in. Only those wake it. */
 struct worker {
@@ -32,6 +34,7 @@ struct team {
   _Alignas(64) const struct row *program;
   i64 rows;
   const i64 *words;
+  const u8 *marks; /* one for each row, or none: all rows wait */
   u32 threads;
   struct worker workers[MAX_THREADS];
 };
@@ -76,12 +79,18 @@ static void walk(struct team *team, u32 tid) {
   /* Copies: after the last barrier the caller may already be preparing the next run. */
   const struct row *program = team->program;
   const i64 *words = team->words;
+  const u8 *marks = team->marks;
   i64 rows = team->rows;
   u32 threads = team->threads;
   for (i64 i = 0; i < rows; i++) {
-    program[i].kernel(words + program[i].first_word, tid, threads);
-    if (threads > 1) barrier(team, threads);
+    u8 mark = marks != 0 ? marks[i] : WAIT;
+    if (i > 0 && mark & WAIT && threads > 1) barrier(team, threads);
+    if (!(mark & ALONE))
+      program[i].kernel(words + program[i].first_word, tid, threads);
+    else if (tid == 0)
+      program[i].kernel(words + program[i].first_word, 0, 1);
   }
+  if (threads > 1) barrier(team, threads);
 }
 
 /* Bytes a team takes, for the caller to allocate (64-byte aligned, zeroed). */
@@ -91,10 +100,11 @@ i64 team_max_threads(void) { return MAX_THREADS; }
 
 /* Run `rows` rows on threads 0..threads-1 of the team; returns when all have finished. Thread 0 is the caller, and
  * workers 1..threads-1 must have entered team_work, or be about to. One run at a time. */
-void team_run(struct team *team, const struct row *program, i64 rows, const i64 *words, i64 threads) {
+void team_run(struct team *team, const struct row *program, i64 rows, const i64 *words, const u8 *marks, i64 threads) {
   team->program = program;
   team->rows = rows;
   team->words = words;
+  team->marks = marks;
   team->threads = (u32)threads;
   if (rows == 0) return;
   for (i64 tid = 1; tid < threads; tid++) advance(&team->workers[tid].runs, &team->workers[tid].asleep);
