@@ -179,13 +179,18 @@ def test_metadata_of_alike_calls_is_inferred_once(monkeypatch: pytest.MonkeyPatc
     assert counts[1] - counts[0] <= 8, counts
 
 
-def test_the_command_prints_stages_and_kernels() -> None:
-    result = run("compile", "--model", "llama-tiny", "--cold")
+def test_the_command_prints_stages_and_kernels_and_keeps_to_a_budget() -> None:
+    """5 s cold and 0.5 s from the cache, in CPU seconds and three times over: machines and their load differ."""
+    result = run("compile", "--model", "llama-tiny", "--cold", "--budget", "15")
     assert result.exit_code == 0, result.output
     words = " ".join(result.stdout.split())
     assert "capture" in words and "linear" in words and "distinct kernels" in words
     again = json.loads(run("compile", "--model", "llama-tiny", "--json").stdout)
-    assert again["kernels"] > 0 and again["wall_ms"] > 0
+    assert again["kernels"] > 0 and again["wall_ms"] > 0 and again["cpu_s"] > 0
+    cached = run("compile", "--model", "llama-tiny", "--budget", "1.5")
+    assert cached.exit_code == 0, cached.output
+    over = run("compile", "--model", "llama-tiny", "--budget", "0.001")
+    assert over.exit_code == 1 and "s of CPU, expected at most --budget=0.001" in over.output
 
 
 def test_a_generation_says_what_memory_it_took() -> None:
