@@ -8,7 +8,7 @@ VENV ?= .venv
 PY := $(VENV)/bin/python
 MODEL ?= smollm2-135m
 PYTEST_ARGS ?=
-LARGE_MODES := fp32 fp16 bf16 w8 w8a8 w4-g128 q8_0 q6_k q4_0 q4_1 q4_k
+LARGE_MODES := fp32 fp16 bf16 w8 w8a8 w4-g32z w4-g128 w4-g128z q8_0 q6_k q4_0 q4_1 q4_k
 
 .PHONY: help bootstrap demo test large large-modes lint format golden golden-check lock clean
 
