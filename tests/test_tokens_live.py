@@ -60,6 +60,19 @@ def test_a_wrong_token_is_found_where_the_model_itself_proposed_it() -> None:
     assert len(wrong) == 1 and "2 tokens equal" in wrong[0] and right == []
 
 
+def test_only_the_prompts_asked_for_are_run() -> None:
+    begun = []
+
+    class Counted(TorchModel):
+        def prefill(self, ids: Sequence[int]) -> int:
+            begun.extend([ids] if len(ids) > 1 else [])
+            return super().prefill(ids)
+
+    stage, _ = Live(SPEC, None, lambda path, _: Counted(str(path)), "a compiler", only=[1]).stage("fp32")
+    assert [(golden.index, golden.text) for golden in stage.golden.prompts] == [(1, "0123")]
+    assert len(begun) == 1
+
+
 def test_the_golden_that_modes_are_compared_with_is_made_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("ASSAY_CACHE", str(tmp_path))
     made = []
@@ -180,7 +193,7 @@ class TurnedLate(TorchModel):
         return (chosen + 1) % self.vocabulary if self.fed == 3 else chosen
 
 
-def test_ids_of_a_large_model_that_rounds_activations_stay_and_each_is_judged() -> None:
+def test_ids_of_a_large_model_that_rounds_activations_stay_and_each_is_judged(tmp_path: Path) -> None:
     """PyTorch's own continuation would cost a pass over all weights for every tie."""
     spec = replace(SPEC, streamed=True, prompts=SPEC.prompts[:1], quant_prompts=1)
     passes = []
@@ -191,6 +204,7 @@ def test_ids_of_a_large_model_that_rounds_activations_stay_and_each_is_judged() 
             return super().passes(*arguments, **options)
 
     with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ASSAY_CACHE", str(tmp_path))  # nothing is kept of an earlier run
         patch.setattr("assay.tokens.make_golden.Reference", Counted)
         stage, model = Live(spec, None, lambda *_: TurnedLate(str(source.resolve(SPEC))), "a compiler").stage("w8a8")
     assert passes == [torch.float64, torch.float32, torch.float64]  # golden, yardstick, and fp32 for the cost

@@ -75,7 +75,8 @@ def tokens(
     def say(line: str) -> None:
         err.print(f"[dim]{line}[/]", highlight=False, soft_wrap=True)
 
-    now = Live(short, weights, load, f"{compiler.name} {chosen.name}", say)
+    only = indices(prompts, range(len(spec.prompts))) if prompts else None
+    now = Live(short, weights, load, f"{compiler.name} {chosen.name}", say, only)
     asked = Asked(prompts, new_tokens, corpus, layers)
     every: dict[str, dict[str, Any]] = {}
     faults: list[str] = []

@@ -7,7 +7,7 @@ where it does not the golden goes on with float64's own choice. Then everything 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -27,13 +27,15 @@ from assay.tokens.stage import TokenStage
 
 @dataclass(frozen=True)
 class Live:
-    """Stages of one model. ``load(path, quant)`` gives the compiled one, ``name`` says in a golden who proposed."""
+    """Stages of one model. ``load(path, quant)`` gives the compiled one, ``name`` says in a golden who proposed.
+    ``only`` are the prompts that are asked for, by index; without it as many as a golden holds."""
 
     spec: ModelSpec
     weights: str | None
     load: Callable[[Path, str], LanguageModel]
     name: str
     progress: Progress = lambda _: None
+    only: Sequence[int] | None = None
 
     def stage(self, quant: str) -> tuple[TokenStage, LanguageModel]:
         """The stage of a mode, its golden made now, and the compiled model. Raises as :func:`make_golden`."""
@@ -44,7 +46,7 @@ class Live:
             return said[tuple(ids)]
 
         draft = Draft(f"{self.name} {quant}", propose)
-        golden = make_golden(self.spec, self.path, quant, draft, self.progress, yardstick=False)
+        golden = make_golden(self.spec, self.path, quant, draft, self.progress, yardstick=False, only=self.only)
         plain = golden if quant == "fp32" else self._plain
         return TokenStage(self.spec, quant, self.weights, golden=golden, plain=plain, drafted=said), compiled
 

@@ -44,8 +44,10 @@ def make_golden(
     progress: Progress = lambda _: None,
     *,
     yardstick: bool = True,
+    only: Sequence[int] | None = None,
 ) -> Golden:
     """The golden of ``spec`` from the weights at ``path``; with ``yardstick`` also how far PyTorch's float32 is off.
+    ``only`` says which prompts may go into it, by index.
 
     Greedy tokens are drafted, by eager float32 with PyTorch's KV cache unless another ``draft`` is given; one plain
     float64 pass over prompt and draft must predict each of them, and where it does not the draft is continued from
@@ -60,7 +62,7 @@ def make_golden(
     whose answer lacks what it should contain; of a lossy mode, when this leaves too few prompts.
     """
     tokenizer = load_tokenizer(path)
-    prompts = tokenised(spec, tokenizer)
+    prompts = {index: ids for index, ids in tokenised(spec, tokenizer).items() if only is None or index in only}
     as_drafted = spec.streamed and mode(quant).rounds_activations
     options: dict[str, Any] = {"emulation": emulation(quant, path), "streamed": spec.streamed}
     exact = Reference(path, **options)
