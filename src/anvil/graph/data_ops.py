@@ -20,8 +20,8 @@ def scatter(x: torch.Tensor, place: torch.Tensor, src: torch.Tensor, reduce: str
     """``x`` with every element of ``src`` combined with the one at its place, in order.
 
     ``place`` counts elements of ``x`` in row-major order, -1 for those that are left out. Raises ``IndexError`` for any
-    other place that does not exist. ``set`` replaces, the
-    last one of several for a place wins; sum, prod, amax and amin combine with what is there, a NaN stays.
+    other place that does not exist. ``set`` replaces, the last one of several for a place wins; sum, prod, amax and
+    amin combine with what is there, a NaN stays.
     """
     if place.numel() and (place.min() < -1 or place.max() >= x.numel()):
         raise IndexError(f"scatter: an index is out of range for x of shape={tuple(x.shape)}")

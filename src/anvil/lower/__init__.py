@@ -36,6 +36,7 @@ def lower(
     number of tokens, the size of dimension 2 of the queries over a cache, to 1. The rule for attention: a causal
     query that is alone (its size is the number 1) runs the ``decode`` kernel unless the variant ``attention`` claims
     that phase, all others that variant.
+
     Index tensors are checked at every run, but for the inputs named in ``trusted``: the caller checks those.
 
     Raises :class:`UnsupportedError` naming the op, its arguments and the Python line for what has no lowering, and

@@ -46,6 +46,7 @@ def generate(
     An answer ends after ``max_new_tokens`` (by default when the cache is full), or after a stop id, never before one
     token. ``on_token(row, id)`` gets each id as it comes. With a ``window`` a full cache does not end it: the last
     ``window`` ids are fed again as a prompt of their own, and all before them are forgotten.
+
     Raises :class:`InputError` when prompt and new tokens do not fit the cache, and for a window that is not below its
     capacity or stands with several prompts or without ``max_new_tokens``.
     """

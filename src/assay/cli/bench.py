@@ -114,7 +114,7 @@ def table(found: list[ModeSpeed], pairs: dict[str, Beside]) -> Table:
 def model(
     model: Model,
     modes: Annotated[
-        list[str] | None, typer.Option("--quant", help="A mode, repeatable, or all; default those with a golden.")
+        list[str] | None, typer.Option("--quant", help="A mode, repeatable, or all; default: those with a golden.")
     ] = None,
     tokens: Annotated[int, typer.Option("--tokens", min=2, help="Tokens of the timed run.")] = 32,
     live: Annotated[bool, typer.Option("--live", help="PyTorch verifies now; no stored golden is read.")] = False,
@@ -126,8 +126,10 @@ def model(
     as_json: AsJson = False,
     backend: BackendName = "anvil",
 ) -> None:
-    """Tokens, cost, speed and memory of a model in several modes. Exit code 1 when one fails or holds more memory than
-    planned."""
+    """Tokens, cost, speed and memory of a model in several modes.
+
+    Exit code 1 when one says wrong tokens or holds more memory than planned.
+    """
     spec, compiler = common.model(model, depth), common.backend(backend)
     chosen = common.target(compiler, target)
     about = ["--model", model, "--target", chosen.name, "--threads", str(threads), "--backend", backend]

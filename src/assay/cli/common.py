@@ -20,7 +20,7 @@ from assay.tokens.spec import ModelSpec
 
 Model = Annotated[str, typer.Option("--model", help="A model of e2e/, by name.")]
 Quant = Annotated[str, typer.Option("--quant", help="Quantisation mode.")]
-Depth = Annotated[int | None, typer.Option("--depth", min=1, help="Only the first layers; of synthetic weights.")]
+Depth = Annotated[int | None, typer.Option("--depth", min=1, help="Only the first N layers; synthetic weights only.")]
 KeyValue = Annotated[str, typer.Option("--kv", help="Element type of the key/value cache: fp32, fp16, bf16, int8.")]
 Target = Annotated[str, typer.Option("--target", help="A name from `assay targets`; default: the widest native one.")]
 Threads = Annotated[int, typer.Option("--threads", min=1, max=256, help="Threads of the compiled code.")]

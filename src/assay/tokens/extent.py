@@ -38,9 +38,9 @@ def extent(
     """What a test of ``spec`` looks at on one target.
 
     Emulated: two prompts, as far as the model says; of a large model its shortest prompt in a ``thorough`` run, in
-    fp32, else nothing. Natively all of it, of a large model only where the ``whole`` was
-    asked for: else a sample on the target with the ``widest`` vectors, and a glance at the others, whose results are
-    the same to the bit wherever ops and layers are right.
+    fp32, else nothing. Natively all of it, of a large model only where the ``whole`` was asked for: else a sample on
+    the target with the ``widest`` vectors, and a glance at the others, whose results are the same to the bit wherever
+    ops and layers are right.
     """
     if not native(status) and not spec.emulated_tokens:
         return SLOWLY if thorough and quant == "fp32" else NOTHING

@@ -148,8 +148,8 @@ class TokenStage:
         """What the mode costs: the divergence from the fp32 golden over its first ``positions``; None for fp32.
 
         Where the model's own cost was measured, a quarter to twice of that is accepted; 0 says that the weights come in
-        this mode, which then costs nothing. Weights drawn at random have no
-        redundancy that could absorb rounding: of them no more is asked than that a mode costs something.
+        this mode, which then costs nothing. Weights drawn at random have no redundancy that could absorb rounding: of
+        them no more is asked than that a mode costs something.
         """
         limits = self.mode.cost
         if limits is None:

@@ -38,8 +38,7 @@ class Mode:
 
     ``stream`` says whose roundings a compiled model may differ by from a golden of the same mode: those of float32
     where only weights are quantised; where activations are, a tie may fall either way, which moves a code by one of its
-    127 steps. ``cost``
-    is what the mode may cost against the fp32 golden; None where it costs nothing.
+    127 steps. ``cost`` is what the mode may cost against the fp32 golden; None where it costs nothing.
     """
 
     stream: str = "fp32"
@@ -53,7 +52,7 @@ class Mode:
     def certified_tokens(self, wanted: int) -> int:
         """How many tokens of a prompt must be certified where ``wanted`` are for fp32.
 
-        None where ties may fall either way: how far that carries is the model's, and no margin need be that wide.
+        0 where ties may fall either way: how far that carries is the model's, and no margin need be that wide.
         """
         return 0 if self.rounds_activations else wanted
 
