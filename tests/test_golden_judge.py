@@ -11,6 +11,7 @@ import pytest
 from assay.backends._torch_model import TorchModel
 from assay.errors import UsageError
 from assay.tokens import judge, layers, registry
+from assay.tokens.golden import PromptGolden
 from assay.tokens.stage import TokenStage
 from assay.tokens.tolerance import certified, tau
 
@@ -131,18 +132,49 @@ def test_a_wrong_token_is_triaged(stage: TokenStage, model: TorchModel, position
     assert f"token {position}: got {triage.got.id}" in text and "margin" in text and "want" in text
 
 
+def with_near_tie(golden: PromptGolden, position: int) -> PromptGolden:
+    """The golden with two first choices that are almost equally likely at new token ``position``."""
+    row = golden.prompt_length - 1 + position
+    margins, logprobs = golden.margins.copy(), golden.top_logprobs.copy()
+    margins[row], logprobs[row, 1] = 1e-4, logprobs[row, 0] - 1e-4
+    return replace(golden, margins=margins, top_logprobs=logprobs)
+
+
 def test_a_near_tie_after_the_certified_tokens_is_no_fault(stage: TokenStage, model: TorchModel) -> None:
-    golden = stage.golden.prompts[0]
-    margins = golden.margins.copy()
-    margins[golden.prompt_length - 1 + 5] = 1e-4
-    close = replace(golden, margins=margins)
-    tokens = list(golden.new_ids[:8])
-    tokens[5] += 1
+    close = with_near_tie(stage.golden.prompts[0], 5)
+    tokens = close.new_ids[:8]
+    tokens[5] = int(close.top_ids[close.predicting][5, 1])
 
     free = judge.free_running(close, tokens, model, stage.tokenizer, "fp32")
 
     assert free.certified == 5 and free.equal == 5
     assert free.triage is not None and free.triage.verdict == "near-tie" and free.ok
+
+
+@pytest.mark.parametrize("choice", [2, 255, None], ids=["third", "last listed", "not listed"])
+def test_where_two_tokens_are_near_a_third_one_is_no_near_tie(
+    stage: TokenStage, model: TorchModel, choice: int | None
+) -> None:
+    close = with_near_tie(stage.golden.prompts[0], 5)
+    listed = close.top_ids[close.predicting][5].tolist()
+    tokens = close.new_ids[:8]
+    tokens[5] = min(set(range(259)) - set(listed)) if choice is None else listed[choice]
+
+    free = judge.free_running(close, tokens, model, stage.tokenizer, "fp32")
+
+    assert free.triage is not None and free.triage.verdict == "real" and not free.ok
+
+
+def test_of_ids_as_they_were_drafted_each_is_judged_also_after_a_near_tie(stage: TokenStage, model: TorchModel) -> None:
+    close = with_near_tie(stage.golden.prompts[0], 5)
+    ids, choices = close.ids.copy(), close.top_ids[close.predicting]
+    ids[close.prompt_length + 5], ids[close.prompt_length + 7] = choices[5, 1], choices[7, 9]
+    drafted = replace(close, ids=ids)
+
+    free = judge.free_running(drafted, drafted.new_ids[:12], model, stage.tokenizer, "fp32")
+
+    assert free.equal == 10 and free.triage is not None and not free.ok
+    assert (free.triage.position, free.triage.verdict) == (7, "real")
 
 
 def test_divergence_of_a_distribution_from_itself_is_zero_and_sees_a_change() -> None:

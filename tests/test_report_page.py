@@ -105,7 +105,7 @@ def test_text_from_records_is_escaped(html: str) -> None:
 def test_numbers_of_the_record_are_on_the_page(html: str) -> None:
     for text in ("12 ok, 1 failed", "1,040", "27.0 ms / token", "80 % — 20.0 of 25.0 GB/s", "1.50 × eager", "540 MB"):
         assert text in html, text
-    assert "first difference at token 9: real" in html
+    assert "another choice at token 9: real" in html
     assert "error grows as depth<sup>0.50</sup>" in html
 
 

@@ -29,7 +29,8 @@ class Choice:
 
 @dataclass(frozen=True)
 class Triage:
-    """The first position where two greedy runs part. ``verdict`` is near-tie or real."""
+    """A position where two greedy runs part. ``verdict`` is near-tie or real; ``margin`` how much more likely ``want``
+    is than ``got`` in the golden, in nats."""
 
     position: int
     got: Choice
@@ -44,8 +45,7 @@ class Triage:
     def verdict(self) -> str:
         """A near-tie is within twice the allowed error; at token 0 or 1 no rounding has had time to gather, unless a
         single tie turns a code."""
-        late = self.position > 1 or self.ties
-        return "near-tie" if late and self.margin <= 2 * self.allowed else "real"
+        return "near-tie" if _near(self.position, self.margin, self.allowed, self.ties) else "real"
 
     def __str__(self) -> str:
         def row(choices: tuple[Choice, ...]) -> str:
@@ -95,7 +95,8 @@ class TeacherForced:
 @dataclass(frozen=True)
 class FreeRunning:
     """Greedy generation of one prompt: ``equal`` tokens are what the golden's model chooses after the same ids, and
-    the leading ``certified`` ones must be. ``triage`` is about the first that is not."""
+    the leading ``certified`` ones must be. ``triage`` is about the first that no rounding explains; where rounding
+    explains all, about the first that is not equal."""
 
     tokens: tuple[int, ...]
     equal: int
@@ -168,18 +169,34 @@ def free_running(
     golden: PromptGolden, tokens: list[int], model: LanguageModel, tokenizer: Tokenizer, quant: str
 ) -> FreeRunning:
     """Compare greedily generated ``tokens`` with the golden's choices as long as the same ids go before; triage the
-    first that differs."""
+    worst that differs: the first that is real, else the first."""
     count = len(tokens)
     parts = next((i for i, (a, b) in enumerate(zip(tokens, golden.new_ids, strict=False)) if a != b), count - 1)
     want = golden.top_ids[golden.predicting, 0][: parts + 1].tolist()
     different = [i for i, (a, b) in enumerate(zip(tokens, want, strict=False)) if a != b]
+    margins, allowed = _behind(golden, tokens[: len(want)]), golden.allowed(quant)[golden.predicting]
+    ties = mode(quant).rounds_activations
+    worst = min(different, key=lambda i: _near(i, margins[i], allowed[i], ties), default=None)
     return FreeRunning(
         tokens=tuple(tokens),
         equal=len(want) - len(different),
         certified=min(golden.certified(quant), count),
         smallest_margin=float(golden.margins[golden.predicting][:count].min()),
-        triage=triage(golden, different[0], tokens[different[0]], model, tokenizer, quant) if different else None,
+        triage=None if worst is None else triage(golden, worst, tokens[worst], model, tokenizer, quant),
     )
+
+
+def _near(position: int, margin: float, allowed: float, ties: bool) -> bool:
+    return (position > 1 or ties) and bool(margin <= 2 * allowed)
+
+
+def _behind(golden: PromptGolden, tokens: list[int]) -> np.ndarray:
+    """How much less likely than the golden's choice each of the new ``tokens`` is, in nats; for one that is not among
+    the golden's top tokens how much less the last of them is."""
+    rows = slice(golden.predicting.start, golden.predicting.start + len(tokens))
+    logprobs, listed = golden.top_logprobs[rows], golden.top_ids[rows] == np.array(tokens)[:, None]
+    place = np.where(listed.any(axis=1), listed.argmax(axis=1), -1)
+    return logprobs[:, 0] - np.take_along_axis(logprobs, place[:, None], axis=1)[:, 0]
 
 
 def triage(
@@ -197,7 +214,7 @@ def triage(
         position=position,
         got=choice(got, logprobs[got]),
         want=choice(golden.top_ids[row, 0], golden.top_logprobs[row, 0]),
-        margin=float(golden.margins[row]),
+        margin=float(_behind(golden, [*golden.new_ids[:position], got])[-1]),
         allowed=float(golden.allowed(quant)[row]),
         ties=mode(quant).rounds_activations,
         got_top=tuple(choice(id_, logprobs[id_]) for id_ in best),
