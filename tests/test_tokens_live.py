@@ -73,6 +73,13 @@ def test_only_the_prompts_asked_for_are_run() -> None:
     assert len(begun) == 1
 
 
+def test_what_a_mode_that_rounds_activations_may_differ_by_is_measured_when_pytorch_verifies_now() -> None:
+    """Its limits follow from PyTorch's own error; without one nothing would pass."""
+    stage, _ = Live(SPEC, None, lambda path, _: TorchModel(str(path)), "a compiler").stage("w8a8")
+    for part in stage.golden.prompts:
+        assert part.eager_worst > 0 and np.isfinite(part.allowed("w8a8")).all()
+
+
 def test_the_golden_that_modes_are_compared_with_is_made_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("ASSAY_CACHE", str(tmp_path))
     made = []

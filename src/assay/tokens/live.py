@@ -57,7 +57,8 @@ class Live:
     @cached_property
     def _plain(self) -> Golden:
         """The fp32 golden that a mode's cost is taken against: made once for all modes, and kept in the cache."""
-        code = b"".join(file.read_bytes() for file in sorted(Path(__file__).parent.glob("*.py")))
+        folder = Path(__file__).parent
+        code = b"".join(file.read_bytes() for file in sorted([*folder.glob("*.py"), *folder.glob("*.txt")]))
         depends = (FORMAT, weights_hash(self.path), torch.__version__, transformers.__version__, repr(self.spec))
         name = hashlib.sha256(repr(depends).encode() + code).hexdigest()[:32]
         made = cached(

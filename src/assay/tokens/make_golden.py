@@ -46,7 +46,8 @@ def make_golden(
     yardstick: bool = True,
     only: Sequence[int] | None = None,
 ) -> Golden:
-    """The golden of ``spec`` from the weights at ``path``; with ``yardstick`` also how far PyTorch's float32 is off.
+    """The golden of ``spec`` from the weights at ``path``; with ``yardstick`` also how far PyTorch's float32 is off,
+    which in a mode that rounds activations is always taken: what is allowed there follows from it.
     ``only`` says which prompts may go into it, by index.
 
     Greedy tokens are drafted, by eager float32 with PyTorch's KV cache unless another ``draft`` is given; one plain
@@ -55,20 +56,20 @@ def make_golden(
     streamed model holds no prompts, the corpus alone: PyTorch would read all weights once per token.
 
     One golden is otherwise: of a streamed model in a mode that rounds activations, whose right runs part at ties every
-    few tokens. Its ids stay as they were drafted, float64 says after each what it would have chosen, and the yardstick
-    is always taken.
+    few tokens. Its ids stay as they were drafted, and float64 says after each what it would have chosen.
 
     Raises :class:`UsageError` for a prompt that is too long for the context, whose margins certify too few tokens, or
     whose answer lacks what it should contain; of a lossy mode, when this leaves too few prompts.
     """
     tokenizer = load_tokenizer(path)
     prompts = {index: ids for index, ids in tokenised(spec, tokenizer).items() if only is None or index in only}
-    as_drafted = spec.streamed and mode(quant).rounds_activations
+    rounds = mode(quant).rounds_activations
+    as_drafted = spec.streamed and rounds
     options: dict[str, Any] = {"emulation": emulation(quant, path), "streamed": spec.streamed}
     exact = Reference(path, **options)
     alone = spec.streamed and draft is None
     eager = None
-    if yardstick or as_drafted or (draft is None and not alone):
+    if yardstick or rounds or (draft is None and not alone):
         eager = Reference.eager(path, **options) if spec.streamed else exact.narrowed()
     if alone:
         prompts, draft = {}, Draft("nobody", lambda _ids, _count: [])

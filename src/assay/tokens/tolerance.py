@@ -100,5 +100,5 @@ def tau(quant: str, top_logit: np.ndarray) -> np.ndarray:
 
 def certified(margins: np.ndarray, allowed: np.ndarray) -> int:
     """How many leading tokens have a top-2 margin above twice the allowed error: rounding cannot turn any of them."""
-    weak = np.flatnonzero(margins <= 2 * allowed)
+    weak = np.flatnonzero(~(margins > 2 * allowed))  # of NaN too
     return int(weak[0]) if weak.size else len(margins)
