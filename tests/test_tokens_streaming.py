@@ -7,8 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from torch import nn
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from assay.errors import WeightsError
+from assay.reference.quantise import MODES
 from assay.tokens import registry, source
 from assay.tokens.golden import load_golden
 from assay.tokens.quantised import emulation
@@ -87,3 +89,19 @@ def test_tied_weights_are_found_under_either_name(tmp_path: Path, spec) -> None:
 def test_a_missing_tensor_is_named(path: Path) -> None:
     with pytest.raises(WeightsError, match=r"no tensor model\.layers\.9\.x; expected the names"):
         FolderWeights(path)("model.layers.9.x")
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_of_a_model_with_two_embeddings_only_the_one_that_is_the_head_is_in_the_mode_for_that(
+    tmp_path: Path, streamed: bool
+) -> None:
+    """Embeddings of positions are tied to nothing."""
+    config = GPT2Config(vocab_size=40, n_positions=16, n_embd=32, n_layer=1, n_head=2, initializer_range=0.2)
+    GPT2LMHeadModel(config).save_pretrained(tmp_path)
+    names = {"transformer.wpe": "w4-g32", "transformer.wte": "q8_0"}
+    plain, rounded = (
+        next(Reference(tmp_path, emulation=each, streamed=streamed).passes([range(16)], names)).seen
+        for each in (None, emulation("w4-g32", tmp_path))
+    )
+    for name, mode in names.items():
+        np.testing.assert_array_equal(rounded[name], MODES[mode].weights(plain[name].astype(np.float32)))

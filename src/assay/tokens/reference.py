@@ -177,11 +177,15 @@ class Reference:
         with torch._C.DisableTorchFunction():  # no lifting here: this is about the numbers in float32
             if self._emulation is not None and isinstance(owner, nn.Linear | nn.Embedding) and value.ndim == 2:
                 table = self._is_table(owner)
-                value = self._emulation.weight(name, value, table=table, tied=table and self._tied)
+                value = self._emulation.weight(name, value, table=table, tied=self._tied and owner in self._ends())
             return value.to(self.dtype)
 
     def _is_table(self, owner: nn.Module) -> bool:
         return isinstance(owner, nn.Embedding) or owner is self.module.get_output_embeddings()
+
+    def _ends(self) -> tuple[nn.Module, nn.Module]:
+        """The embeddings of tokens, and the output projection. A model may have other embeddings, of positions."""
+        return self.module.get_input_embeddings(), self.module.get_output_embeddings()
 
     def _round_activations(self, emulation: Emulation) -> None:
         for owner in self.module.modules():
