@@ -5,13 +5,18 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
-from hypothesis import given
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import anvil
+from anvil import models
+from anvil.dtypes import itemsize
 from anvil.kernels.base import Kernel, Kind, Param
 from anvil.runtime.binding import Binding
 from anvil.runtime.plan import Buffer, Plan, Role, Row, View
 from anvil.runtime.waves import ALONE, WAIT, marks
+from assay.tokens import registry, source
 
 SMALL, LARGE = 4, 1 << 20  # elements of f32
 Use = tuple[str, Kind]
@@ -69,6 +74,7 @@ def collide(left: list[range], right: list[range]) -> bool:
     return any(a and b and a.start < b.stop and b.start < a.stop for a in left for b in right)
 
 
+@settings(deadline=None)  # a time limit of milliseconds fails on a machine that is busy
 @given(placed_plans())
 def test_rows_of_different_threads_that_share_written_memory_are_kept_apart(given_: tuple[Plan, dict[str, int]]):
     plan, addresses = given_
@@ -104,3 +110,39 @@ def test_small_rows_follow_each_other_on_one_thread():
     ]
     plan = plan_of(rows, sizes, {"cache": "cache"})
     assert marked(plan, apart(sizes)).tolist() == [ALONE, ALONE, WAIT]
+
+
+def bytes_of(binding: Binding, row: int) -> list[tuple[Kind, int, int]]:
+    """What a row reads and writes, by the words its kernel is given: kind, first byte, and the one after the last."""
+    words, at, found = binding.words.tolist(), int(binding.first_word[row]), []
+    for param in binding.plan.kernels[binding.plan.rows[row].kernel].params:
+        if param.rank >= 0:
+            _, pointer, offset, *shape = words[at : at + param.words]
+            steps = [(size - 1) * stride for size, stride in zip(shape[: param.rank], shape[param.rank :], strict=True)]
+            first, last = (offset + sum(each(0, step) for step in steps) for each in (min, max))
+            if 0 not in shape[: param.rank]:
+                width = itemsize(param.dtype)
+                found.append((param.kind, pointer + first * width, pointer + (last + 1) * width))
+        at += param.words
+    return found
+
+
+def conflict(early: list[tuple[Kind, int, int]], late: list[tuple[Kind, int, int]]) -> bool:
+    return any(
+        {a, b} != {"in"} and first < after and start < stop for a, first, stop in early for b, start, after in late
+    )
+
+
+@pytest.mark.parametrize("mode", ["fp32", "w8a8", "w4-g32"])
+def test_rows_of_a_decode_step_that_share_a_written_byte_are_kept_apart(mode: str):
+    """By the addresses and strides that kernels get, not by the names of buffers."""
+    model = anvil.compile(models.load(str(source.resolve(registry.model("llama-tiny")))), quant=mode, threads=3)
+    model.start()
+    binding = model.plans.decode.binding
+    found, touched = marks(binding), [bytes_of(binding, row) for row in range(len(binding.plan.rows))]
+    waves, conflicts = np.cumsum(found & WAIT != 0), 0
+    for early, late in itertools.combinations(range(len(found)), 2):
+        if conflict(touched[early], touched[late]):
+            conflicts += 1
+            assert waves[early] < waves[late] or found[early] & found[late] & ALONE, (early, late)
+    assert conflicts > len(found) > waves[-1] > 0 and (found & ALONE != 0).any() and (found & ALONE == 0).any()
