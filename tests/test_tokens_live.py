@@ -9,12 +9,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
 import torch
 
 from assay.backends._torch_model import TorchModel
+from assay.cli.tokens import Asked
 from assay.errors import UsageError
 from assay.measure import model_table
 from assay.measure.model_table import COLUMNS, mode_row
@@ -24,6 +26,7 @@ from assay.tokens.live import Live
 from assay.tokens.make_golden import make_golden
 from assay.tokens.reference import Reference
 from assay.tokens.spec import Prompt
+from assay.tokens.stage import TokenStage
 from assay.tokens.streaming import FolderWeights
 
 SPEC = replace(
@@ -53,6 +56,16 @@ def faults_of(kind: type[TorchModel]) -> list[list[str]]:
 
 def test_a_right_model_is_verified_by_pytorch_now() -> None:
     assert faults_of(TorchModel) == [[], []]
+
+
+@pytest.mark.parametrize(
+    ("prompts", "corpus", "words"),
+    [("", False, "add --corpus, or --live"), ("0", True, "leave --prompts out, or --live")],
+)
+def test_a_golden_without_prompts_says_what_can_be_asked_of_it(prompts: str, corpus: bool, words: str) -> None:
+    stage = cast(TokenStage, SimpleNamespace(spec=SPEC, quant="fp32", golden=SimpleNamespace(prompts=())))
+    with pytest.raises(UsageError, match=words):
+        Asked(prompts, None, corpus=corpus, layers=False).check(stage)
 
 
 def test_a_wrong_token_is_found_where_the_model_itself_proposed_it() -> None:

@@ -45,7 +45,7 @@ def tokens(
     corpus: Annotated[bool | None, typer.Option(help=f"Also the distribution over a fixed text; {NATIVELY}")] = None,
     layers: Annotated[bool | None, typer.Option(help=f"Also the error along the residual stream; {NATIVELY}")] = None,
     live: Annotated[
-        bool, typer.Option("--live", help="PyTorch verifies now, as it does of a large model without a stored golden.")
+        bool, typer.Option("--live", help="PyTorch verifies now; always so for a large model without a golden.")
     ] = False,
     depth: Depth = None,
     weights: Weights = None,
@@ -64,7 +64,7 @@ def tokens(
     corpus = native(chosen) if corpus is None else corpus
     layers = native(chosen) if layers is None else layers
     if new_tokens and new_tokens > spec.new_tokens:
-        raise UsageError(f"new_tokens={new_tokens}: the golden of model={model} holds {spec.new_tokens}")
+        raise UsageError(f"new_tokens={new_tokens}: expected at most {spec.new_tokens}, as e2e/ says of model={model}")
     live = live or depth is not None  # what is cut to size has no stored golden
     few = new_tokens or spec.new_tokens
     short = replace(spec, new_tokens=few, certified_tokens=min(few, spec.certified_tokens))
@@ -125,7 +125,11 @@ class Asked:
     layers: bool
 
     def check(self, stage: TokenStage) -> list[int]:
-        """The prompts' indices. Raises :class:`UsageError` where the golden lacks one."""
+        """The prompts' indices. Raises :class:`UsageError` where the golden lacks one, or nothing would be judged."""
+        if not stage.golden.prompts and (self.prompts or not self.corpus):
+            instead = "leave --prompts out" if self.corpus else "add --corpus"
+            what = f"golden of model={stage.spec.name} quant={stage.quant}"
+            raise UsageError(f"{what}: it holds no prompts, only a fixed text; {instead}, or --live")
         return indices(self.prompts, [golden.index for golden in stage.golden.prompts])
 
     def of(self, stage: TokenStage, compiled: LanguageModel, watch: Watch) -> Findings:
