@@ -234,6 +234,14 @@ def test_writing_where_nothing_was_allocated_is_refused(bench: Bench) -> None:
         bench.executor.write(0x1000, b"x")
 
 
+def test_a_read_of_negative_size_leaves_nothing_behind(isolated: Bench) -> None:
+    program, words = isolated.program(("poke_i8", [*vector(0, 8), 0]))  # never sent: it would crash
+    with pytest.raises(InputError, match="expected none negative"):
+        isolated.executor.run_and_read(program, words, [(4096, -16)])
+    x = np.arange(33, dtype=np.float32)
+    assert run_fma(isolated, x, 2).tobytes() == fma_exactly(x).tobytes()
+
+
 def test_megabytes_travel_both_ways(isolated: Bench) -> None:
     data = np.random.default_rng(1).bytes(9_000_001)
     address = isolated.executor.alloc(len(data), guard=True)

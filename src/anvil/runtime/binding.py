@@ -14,7 +14,7 @@ import numpy as np
 import sympy
 
 from anvil.dtypes import itemsize
-from anvil.errors import InputError
+from anvil.errors import InputError, SizeError
 from anvil.runtime.plan import Buffer, Plan, Scalar, Size, View
 
 _FLOAT_CODES = {"f32": "<f", "f64": "<d", "f16": "<e"}  # of struct.pack
@@ -119,8 +119,7 @@ class Binding:
         missing = set(self.plan.symbols) - set(values)
         if missing:
             raise InputError(f"binding plan={self.plan.name}: no value for the sizes {sorted(missing)}")
-        if self.plan.requirements:
-            self.plan.require_sizes(self._required(*(int(values[s]) for s in self.plan.symbols)))
+        self._require(values)
         changed = {s for s in self.plan.symbols if self.values.get(s) != values[s]}
         self.values = {s: int(values[s]) for s in self.plan.symbols}
         ordered = list(self.values.values())
@@ -137,9 +136,19 @@ class Binding:
                 self.words[where] = address
 
     def shapes(self, values: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
-        """Concrete shape of every buffer for the given sizes."""
+        """Concrete shape of every buffer for the given sizes. Raises :class:`SizeError` where an op of the plan has no
+        result for them: what it requires is not so, or a size comes out negative."""
+        self._require(values)
         flat = iter(self._dims(*(values[s] for s in self.plan.symbols)))
-        return {name: tuple(islice(flat, len(buffer.shape))) for name, buffer in self.plan.buffers.items()}
+        found = {name: tuple(islice(flat, len(buffer.shape))) for name, buffer in self.plan.buffers.items()}
+        for name, shape in found.items():
+            if any(size < 0 for size in shape):
+                raise SizeError(f"running plan={self.plan.name}: {name} has shape {shape}, expected no negative size")
+        return found
+
+    def _require(self, values: Mapping[str, int]) -> None:
+        if self.plan.requirements:
+            self.plan.require_sizes(self._required(*(int(values[s]) for s in self.plan.symbols)))
 
     def nbytes(self, values: Mapping[str, int]) -> dict[str, int]:
         """Bytes of every buffer for the given sizes."""

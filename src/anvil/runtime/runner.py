@@ -119,6 +119,10 @@ class RunnerExecutor:
         threads: int = 1,
         timeout: float | None = None,
     ) -> list[bytes]:
+        if any(nbytes < 0 for _, nbytes in reads):  # refused before anything is sent: answers would be left over
+            raise InputError(
+                f"running a program: {[nbytes for _, nbytes in reads]} bytes to read, expected none negative"
+            )
         channel = self._connected()
         limit = self._limit = DEFAULT_TIMEOUT + ROW_TIMEOUT * len(program) if timeout is None else timeout
         payload = _as_words(program, "program") + _as_words(words, "words")
