@@ -73,6 +73,7 @@ OVERLOADS = (
         attention,
         (*FORMS[:3], form("additive mask", *QKV, Given("S T"))),
         call=flash,
+        fatal=dict.fromkeys("ST", "it divides by the number of its blocks: SIGFPE"),
         **CHECKED,
     ),
 )

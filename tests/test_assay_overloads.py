@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -117,6 +119,23 @@ def test_eager_passes_and_every_type_has_a_row():
     rows = here.facts("ok", "")
     assert [row["case"]["dtype"] for row in rows] == list(here.overload.types) == list(TYPES)
     assert all(row["status"] == "ok" and row["examples"] for row in rows)
+
+
+def test_sizes_that_kill_pytorch_are_those_that_the_specs_say():
+    """Each in a process of its own, which must die by a signal: a reason that no longer holds has to go."""
+    every = [(overload, axis) for overload in registry(OPS).values() for axis in overload.fatal]
+    assert every
+    for overload, axis in every:
+        shapes = [
+            given.shape({name: 2 * (name != axis) for name in overload.axes}) for given in overload.forms[0].tensors
+        ]
+        code = f"import torch; torch.ops.{overload.name}(*map(torch.ones, {shapes}))"
+        assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode < 0, (overload.name, axis)
+
+
+def test_a_fatal_axis_that_no_form_has_is_refused():
+    with pytest.raises(ValueError, match=r"fatal names \['Z'\]"):
+        replace(registry(OPS)["aten.neg.default"], fatal={"Z": "it dies"})
 
 
 def test_types_that_cannot_be_compiled_or_crash_do_not_hide_the_others():

@@ -105,6 +105,8 @@ class Overload:
         without: types that PyTorch has and this check leaves out, with the reason.
         signed_zero: zeros must have the golden's sign.
         sizes: sizes to draw from, by axis letter.
+        fatal: axes of which size 0 kills PyTorch's process instead of raising, with the reason: it is not asked then,
+            and what is compiled may give a result or an error.
     """
 
     name: str
@@ -119,6 +121,11 @@ class Overload:
     without: Mapping[str, str] = field(default_factory=dict[str, str])
     signed_zero: bool = False
     sizes: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, "tuple[int, ...]"])
+    fatal: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def __post_init__(self) -> None:
+        if unknown := [axis for axis in self.fatal if axis not in self.axes]:
+            raise ValueError(f"{self.name}: fatal names {unknown}, expected axes of its forms: {list(self.axes)}")
 
     @property
     def op(self) -> Any:
