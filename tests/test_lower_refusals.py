@@ -24,6 +24,16 @@ def floats(*shape: int) -> torch.Tensor:
     return torch.arange(1.0, 1 + torch.Size(shape).numel()).reshape(shape)
 
 
+def channels(x: torch.Tensor) -> torch.Tensor:
+    """The same signal four times."""
+    return x[:, None].expand(-1, 4, -1)
+
+
+def taps(w: torch.Tensor) -> torch.Tensor:
+    """A kernel of three taps for each of four channels, one per element."""
+    return w[:, None, None].expand(-1, 4, 3)
+
+
 @dataclass(frozen=True)
 class Case:
     """``call`` of inputs, of which those in ``good`` have a result and those in each of ``bad`` have none.
@@ -73,6 +83,16 @@ SIZES = {
                    ((floats(2, 3), floats(2, 4) * 0),), SizeError, "gather.*larger than that"),
     "scatter": Case(lambda x, s: x.scatter(0, (x * 0).long(), s), (floats(2, 3), floats(3, 4)),
                     ((floats(3, 3), floats(2, 3)), (floats(2, 4), floats(2, 3))), SizeError, "larger than src"),
+    "convolution": Case(lambda x, w: F.conv1d(channels(x), taps(w), padding=1), (floats(2, 1), floats(2)),
+                        ((floats(2, 0), floats(2)), (floats(0, 0), floats(2))), SizeError, "convolution.*too small"),
+    "padding": Case(lambda x, w: F.conv1d(channels(x), taps(w), padding=3), (floats(0, 1), floats(2)),
+                    ((floats(2, 0), floats(2)),), SizeError, "convolution.*empty"),
+    "batch norm": Case(lambda x: aten._native_batch_norm_legit.no_stats(x, None, None, True, 0.1, 1e-5)[1],
+                       (floats(2, 3, 2),), ((floats(0, 3, 2),), (floats(2, 0, 2),), (floats(2, 3, 0),)), SizeError,
+                       "batch is empty"),
+    "diagonal_scatter": Case(lambda x, s: x.diagonal_scatter(s, 1), (floats(3, 4), floats(3)),
+                             ((floats(3, 4), floats(4)), (floats(3, 4), floats(2)), (floats(0, 4), floats(1))),
+                             SizeError, "src has another size"),
     "as_strided": Case(lambda x: x.as_strided((2, 2), (3, 1)), (floats(3, 2),), ((floats(1, 4),),), SizeError,
                        "beyond the memory"),
 }  # fmt: skip

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from math import inf
 from typing import TYPE_CHECKING
 
+import sympy
 import torch
 from torch.fx import Node
 
@@ -60,17 +61,37 @@ def _norm(low: Lowering, node: Node) -> Iterator[Requirement]:
         yield from _chosen_along(low, node)
 
 
-def _windows(spatial: int, exempt: Sequence[int]) -> Rule:
+def _windows(spatial: int, exempt: Sequence[int | None]) -> Rule:
     """Windows slide over the last ``spatial`` dimensions. Of those before them, ``exempt[i]`` may be empty where there
-    are i of them: PyTorch lets a batch be, and here and there a channel."""
+    are i of them: PyTorch lets a batch be, and here and there a channel. None: it does not take i of them."""
 
     def rule(low: Lowering, node: Node) -> Iterator[Requirement]:
         rank = len(low.shape(argument(node, node.target._schema.arguments[0].name)))  # type: ignore[union-attr]
-        if not spatial <= rank < spatial + len(exempt):
-            raise RefusedError(f"{describe_node(node)}: rank {rank}, expected {spatial + 1} or {spatial + 2}")
-        yield from _not_empty(low, node, range(exempt[rank - spatial], rank), "to look at")
+        first = dict(enumerate(exempt, spatial)).get(rank)
+        if first is None:
+            taken = " or ".join(str(spatial + i) for i, own in enumerate(exempt) if own is not None and i)
+            raise RefusedError(f"{describe_node(node)}: rank {rank}, expected {taken}")
+        yield from _not_empty(low, node, range(first, rank), "to look at")
 
     return rule
+
+
+def _convolution(low: Lowering, node: Node) -> Iterator[Requirement]:
+    """The kernel fits into the padded input, which has elements unless the batch or the channels are none; that is also
+    what PyTorch wants of the transposed form, whose result may be cut to nothing, but not to less."""
+    lists = [argument(node, name) for name in ("stride", "padding", "dilation", "output_padding")]
+    x, weight = low.shape(argument(node, "input")), low.shape(argument(node, "weight"))
+    for dim, (size, kernel) in enumerate(zip(x[2:], weight[2:], strict=True)):
+        stride, padding, dilation, more = (low.size(own[dim if len(own) > 1 else 0]) for own in lists)
+        reach, said = dilation * (kernel - 1) + 1, f"{describe_node(node)}: dimension {dim + 2} of the input is"
+        rest = (
+            (size - 1) * stride + reach + more - 2 * padding
+            if argument(node, "transposed")
+            else size + 2 * padding - reach
+        )
+        yield Requirement(simplify(rest), 0, f"{said} too small for the kernel and the padding, expected more elements")
+        some = simplify(sympy.Max(size, 1 - x[0], 1 - x[1]))
+        yield Requirement(some, 1, f"{said} empty, expected at least one element")
 
 
 def _one_index_each(low: Lowering, node: Node) -> Iterator[Requirement]:
@@ -122,6 +143,7 @@ RULES: dict[object, Rule] = {
         _chosen_along,
     ),
     aten.linalg_vector_norm.default: _norm,
+    aten.convolution.default: _convolution,
     aten.gather.default: _fits,
     aten.index_select.default: _one_index_each,
     **{op: _windows(n, (0, 0, 1)) for n in (1, 2, 3) for op in _overloads(*[f"{pad}_pad{n}d" for pad in _PADS])},
@@ -130,5 +152,5 @@ RULES: dict[object, Rule] = {
     **{op: _windows(n, (0, 1, 1)) for n in (2, 3) for op in _overloads(f"adaptive_max_pool{n}d")},
     **{op: _windows(n, (0, 1, 2)) for n in (1, 2) for op in _overloads(*_EVEN_MEANS[n])},
     **{op: _windows(3, (0, 1, 1)) for op in _overloads("_adaptive_avg_pool3d")},
-    **{op: _windows(n, (0, 0, 1)) for n, names in _RESIZED.items() for op in _overloads(*names)},
+    **{op: _windows(n, (None, None, 1)) for n, names in _RESIZED.items() for op in _overloads(*names)},
 }

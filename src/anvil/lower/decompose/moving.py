@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from anvil.lower.decompose.demands import of_shape
+
 aten = torch.ops.aten
 
 
@@ -87,6 +89,11 @@ def _select_scatter(x: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
 
 def _diagonal_scatter(x: Tensor, src: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
     """Rows of the source lie along its last dimension, by the smaller of row and column."""
+    rows, columns = (x.shape[dim] - max(-side, 0) for dim, side in ((dim1, offset), (dim2, -offset)))
+    length = torch.sym_max(torch.sym_min(rows, columns), 0)
+    src = of_shape(
+        src, [*(size for i, size in enumerate(x.shape) if i not in (dim1 % x.ndim, dim2 % x.ndim)), length], "src"
+    )
     row, column = torch.arange(x.shape[dim1])[:, None], torch.arange(x.shape[dim2])[None, :]
     along = (torch.minimum(row, column) if offset == 0 else row if offset > 0 else column) + 0 * (row + column)
     spread = src.to(x.dtype)[..., along.clamp(0, src.shape[-1] - 1)]

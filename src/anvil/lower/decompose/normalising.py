@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from anvil.lower.decompose.demands import not_empty
+
 aten = torch.ops.aten
 
 
@@ -76,7 +78,7 @@ def _batch_norm_batch(
 ) -> Any:
     """Statistics of the batch itself, per channel."""
     dims = [dim for dim in range(x.ndim) if dim != 1]
-    normed, mean, rstd = _normed(x, dims, eps)
+    normed, mean, rstd = _normed(not_empty(x, "the batch"), dims, eps)
     return _affine(normed, weight, bias, _per_channel(x)).to(x.dtype), mean.reshape([-1]), rstd.reshape([-1])
 
 

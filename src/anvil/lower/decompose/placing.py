@@ -10,6 +10,7 @@ from torch import Tensor
 
 from anvil.graph import data_ops as _ops  # noqa: F401 (registers anvil::scatter, sort_rows, checked, sized)
 from anvil.graph.rewrite import same_size
+from anvil.lower.decompose.demands import of_shape
 
 aten = torch.ops.aten
 _put = torch.ops.anvil.scatter.default
@@ -174,8 +175,9 @@ def _along(x: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str) -> T
     dim %= x.ndim
     shape = [1] * x.ndim
     shape[dim] = index.numel()
-    spread = index.reshape(shape).expand([index.numel() if i == dim else size for i, size in enumerate(x.shape)])
-    return _put(x, _places(x, spread.to(torch.int64), dim), source, reduce)
+    wanted = [index.numel() if i == dim else size for i, size in enumerate(x.shape)]
+    spread = index.reshape(shape).expand(wanted)
+    return _put(x, _places(x, spread.to(torch.int64), dim), of_shape(source, wanted, "the source"), reduce)
 
 
 def _masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
