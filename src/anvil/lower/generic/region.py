@@ -91,14 +91,14 @@ class Region:
         left = tuple(None if dim in dims else axes[dim] for dim in kept)
         left_shape = tuple(1 if dim in dims else shape[dim] for dim in kept)
         if not over:
-            return Value(self._fold_one(operands), first.dtype, left, left_shape)
+            step = self._fold_one(operands)
+            return Value(step, first.dtype, self._followed(step, left), left_shape)
         self.require(not self.reduced or over == self.reduced)
         self._reduced = over
         loops = sorted({loop for value in operands for loop in self.loops(value.step)} - over)
         steps = tuple(value.step for value in operands)
-        return Value(
-            self._add(Step("reduce", first.dtype, tuple(loops), steps, combine=combine)), first.dtype, left, left_shape
-        )
+        step = self._add(Step("reduce", first.dtype, tuple(loops), steps, combine=combine))
+        return Value(step, first.dtype, self._followed(step, left), left_shape)
 
     def gather(
         self, source: Operand, index: Sequence[Operand | int], shape: Sequence[Size], *, wrap: bool = False
