@@ -13,6 +13,7 @@ from assay.cli import bench
 from assay.measure import mode_speed, peer
 from assay.measure.ceiling import Ceiling
 from assay.measure.mode_speed import ModeSpeed, decode, decode_speed
+from assay.measure.model_table import ModeRow
 from assay.measure.timing import Timing
 from assay.tokens.session import speed_of
 
@@ -96,6 +97,19 @@ def test_a_mode_below_the_least_share_fails_with_code_1(monkeypatch: pytest.Monk
     done = CliRunner().invoke(cli.app, arguments)
     assert done.exit_code == 1
     assert "share below --least 40%: fp32" in done.output
+
+
+def test_an_interrupted_table_shows_the_modes_that_are_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    def mode_row(quant: str, *_: object) -> ModeRow:
+        if quant == "w8":
+            raise KeyboardInterrupt
+        return ModeRow(
+            quant, {"ok": True, "prompts": [{"equal": 63, "certified": 61}], "distribution": {"kl_mean": 0}}, {}
+        )
+
+    monkeypatch.setattr(bench, "mode_row", mode_row)
+    done = CliRunner().invoke(cli.app, ["bench", "model", "--model", "llama-tiny", "--quant", "fp32", "--quant", "w8"])
+    assert done.exit_code != 0 and "63 on 1 prompts" in done.output
 
 
 def test_without_llama_cpp_the_benchmark_says_so_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,6 +93,18 @@ def test_what_a_mode_that_rounds_activations_may_differ_by_is_measured_when_pyto
         assert part.eager_worst > 0 and np.isfinite(part.allowed("w8a8")).all()
 
 
+def test_the_stored_fp32_golden_is_taken_if_it_is_of_these_weights(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("ASSAY_CACHE", str(tmp_path))
+    made = []
+    monkeypatch.setattr(live, "make_golden", lambda *_, **__: made.append(1) or make_golden(SPEC, source.resolve(SPEC)))
+    tiny = registry.model("llama-tiny")
+    assert Live(tiny, None, TorchModel, "a compiler")._plain.model == "llama-tiny" and not made
+    other = replace(tiny, source="synthetic:8")
+    assert Live(other, None, TorchModel, "a compiler")._plain.model == SPEC.name and made
+
+
 def test_the_golden_that_modes_are_compared_with_is_made_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("ASSAY_CACHE", str(tmp_path))
     made = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -13,7 +14,7 @@ from assay.cli.common import AsJson, BackendName, Depth, Model, Target, Threads,
 from assay.errors import AssayError
 from assay.measure import peer as peers
 from assay.measure.mode_speed import ModeSpeed, decode_speed
-from assay.measure.model_table import COLUMNS, mode_row
+from assay.measure.model_table import COLUMNS, ModeRow, mode_row
 from assay.measure.op_speed import op_speeds
 from assay.measure.peer import Beside, LlamaCpp
 from assay.tokens import registry
@@ -138,20 +139,26 @@ def model(
     prompt = spec.prompts[0]
     generate = ["--prompt", prompt.text, "--max-new-tokens", str(tokens), *["--raw"] * (not prompt.chat)]
     judge = ["--live"] * live + ["--no-layers"] * (not layers)
-    rows = []
-    for name in common.quants(compiler, modes or spec.quants or ["all"]):
-        rows.append(mode_row(name, about, judge, generate))
-        if not as_json:
-            err.print(f"{name}: {rows[-1].fault or 'ok'}", soft_wrap=True)
-    if as_json:
-        print_json([row.to_dict() for row in rows])
-    else:
-        shown = Table(*COLUMNS, box=None, header_style="bold")
-        for row in rows:
-            shown.add_row(*(row.shown.get(column, "-") for column in COLUMNS))
-        out.print(shown)
+    names, rows = common.quants(compiler, modes or spec.quants or ["all"]), []
+    try:
+        for name in names:
+            rows.append(mode_row(name, about, judge, generate))
+            if not as_json:
+                err.print(f"{name}: {rows[-1].fault or 'ok'}", soft_wrap=True)
+    finally:  # interrupted after an hour, what was measured is shown
+        if as_json:
+            print_json([row.to_dict() for row in rows])
+        else:
+            out.print(_modes_table(rows))
     if failed := [f"{row.quant}: {row.fault}" for row in rows if row.fault]:
         raise Failed(f"model={model}:\n  " + "\n  ".join(failed))
+
+
+def _modes_table(rows: Sequence[ModeRow]) -> Table:
+    shown = Table(*COLUMNS, box=None, header_style="bold")
+    for row in rows:
+        shown.add_row(*(row.shown.get(column, "-") for column in COLUMNS))
+    return shown
 
 
 @app.command()

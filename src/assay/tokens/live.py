@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,9 +18,11 @@ import transformers
 
 from assay.backends.protocol import LanguageModel
 from assay.cache import cached
+from assay.errors import WeightsError
 from assay.tokens import judge
-from assay.tokens.golden import FORMAT, Golden, load_golden
+from assay.tokens.golden import FORMAT, Golden, check_belongs, load_golden
 from assay.tokens.make_golden import Draft, Progress, make_golden
+from assay.tokens.registry import golden_path
 from assay.tokens.source import resolve, weights_hash
 from assay.tokens.spec import ModelSpec
 from assay.tokens.stage import TokenStage
@@ -56,7 +59,12 @@ class Live:
 
     @cached_property
     def _plain(self) -> Golden:
-        """The fp32 golden that a mode's cost is taken against: made once for all modes, and kept in the cache."""
+        """The fp32 golden that a mode's cost is taken against: the stored one if it is of these weights, else made once
+        for all modes and kept in the cache."""
+        with suppress(WeightsError):
+            stored = load_golden(golden_path(self.spec))
+            check_belongs(stored, self.spec, "fp32", weights_hash(self.path))
+            return stored
         folder = Path(__file__).parent
         code = b"".join(file.read_bytes() for file in sorted([*folder.glob("*.py"), *folder.glob("*.txt")]))
         depends = (FORMAT, weights_hash(self.path), torch.__version__, transformers.__version__, repr(self.spec))
