@@ -9,6 +9,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from anvil.codegen import backend
 from anvil.errors import EmulatorError, InputError, KernelError
 from anvil.runtime import elf, open_executor, status
 from anvil.runtime.address_space import PAGE, AddressSpace
+from anvil.runtime.bochs_worker import Machine
 from anvil.runtime.channel import Channel, Died, Fault
 from anvil.runtime.runner import RunnerExecutor
 
@@ -102,6 +104,7 @@ def test_a_runner_killed_from_outside_is_an_error_and_another_is_started(runner:
     ("words", "kind"),
     [
         ("qemu-riscv64: ../../target/riscv/translate.c:213: f: Assertion `a != NULL' failed.", EmulatorError),
+        ("bochs: cannot run a gather or scatter whose index is in a vector register from 16 on", EmulatorError),
         ("qemu: uncaught target signal 11 (Segmentation fault) - core dumped", KernelError),
     ],
 )
@@ -111,6 +114,23 @@ def test_an_emulator_that_fails_its_own_assertion_says_nothing_of_the_kernel(wor
     with pytest.raises(KernelError) as caught:
         executor.read(executor.alloc(8), 8)
     assert type(caught.value) is kind
+
+
+@pytest.mark.parametrize(
+    ("code", "refused"),
+    [
+        ("62727d41933c04", True),  # vgatherqps (%rsp,%zmm16), %ymm15 {%k1}
+        ("6272fd4192440504", True),  # vgatherdpd 32(%rbp,%ymm16), %zmm8 {%k1}
+        ("62627d41a29c0401010000", True),  # vscatterdps %zmm27, 257(%rsp,%zmm16) {%k1}
+        ("62727d49933c04", False),  # vgatherqps (%rsp,%zmm0), %ymm15 {%k1}
+        ("623385481af901", False),  # vinsertf64x4 $1, %ymm17, %zmm15, %zmm15
+        ("0f0b", False),  # ud2
+    ],
+)
+def test_what_bochs_wrongly_takes_for_an_invalid_instruction_is_told_by_its_bytes(code: str, refused: bool) -> None:
+    before = bytes(16) + bytes.fromhex(code)
+    memory = SimpleNamespace(read=lambda address, nbytes: before[address : address + nbytes])
+    assert Machine._is_high_gather(SimpleNamespace(memory=memory), len(before)) is refused  # type: ignore[arg-type]
 
 
 def test_a_runner_that_nobody_closes_ends_in_silence_with_the_interpreter() -> None:

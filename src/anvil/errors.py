@@ -69,6 +69,7 @@ class KernelError(AnvilError):
 
 
 class EmulatorError(KernelError):
-    """The emulator failed an assertion of its own. That says nothing of the kernel: it was not run."""
+    """The emulator failed an assertion of its own, or refused an instruction that every such CPU has. That says nothing
+    of the kernel: it was not run."""
 
     exit_code = 5

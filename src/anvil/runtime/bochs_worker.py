@@ -42,6 +42,8 @@ SIGNALS = {
     19: signal.SIGFPE,
 }
 
+# Gathers and scatters in the EVEX encoding: prefix, opcode map 0F 38, their opcodes; and the bytes one may take.
+EVEX, MAP_0F38, GATHER_OPCODES, GATHER_BYTES = 0x62, 2, {*range(0x90, 0x94), *range(0xA0, 0xA4)}, (7, 8, 11)
 
 _KEPT: list[ctypes.Array[ctypes.c_char]] = []
 
@@ -182,8 +184,21 @@ class Machine:
         return segment
 
     def _on_exception(self, session: Any, cpu: int, vector: int, error: int) -> NoReturn:
+        if SIGNALS.get(vector) == signal.SIGILL and self._is_high_gather(session.cpu.rip):
+            os.write(2, b"bochs: cannot run a gather or scatter whose index is in a vector register from 16 on\n")
+            os._exit(1)
         address = session.cpu.cr2 if vector == 14 else 0
         self.report(KERNEL_SIGNAL, SIGNALS.get(vector, signal.SIGSEGV), address)
+
+    def _is_high_gather(self, end: int) -> bool:
+        """Whether the instruction that ends at ``end`` is one that Bochs takes for an invalid one, and no CPU does: a
+        gather or scatter whose index is in a vector register from 16 on (its bit is stored inverted)."""
+        for length in GATHER_BYTES:
+            prefix, first, _, third, opcode, modes = self.memory.read(end - length, 6)
+            vsib = prefix == EVEX and first & 7 == MAP_0F38 and opcode in GATHER_OPCODES and modes & 7 == 4
+            if vsib and not third & 8:
+                return True
+        return False
 
     def _on_missing_page(self, address: int) -> NoReturn:
         self.report(BAD_REQUEST, 0, address)

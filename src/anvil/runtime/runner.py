@@ -28,8 +28,11 @@ _REQUEST = struct.Struct("<5Q")
 _MAP, _UNMAP, _WRITE, _PROTECT, _READ, _RUN = range(1, 7)
 _KERNEL_SIGNAL, _NO_MEMORY = 1, 2
 _CODE_BOUNDARY = 1 << 16  # libraries are linked for pages of up to 64 KiB
-#: What qemu says when the fault is its own: a C assertion, one of its library's, a failure of its code generator.
-_EMULATOR_FAULT = re.compile(r"qemu-\w+: .*: Assertion .* failed|ERROR:.*assertion failed|tcg fatal error")
+#: What an emulator says when the fault is its own. qemu: a C assertion, one of its library's, a failure of its code
+#: generator; Bochs: an instruction that it is known to refuse.
+_EMULATOR_FAULT = re.compile(
+    r"qemu-\w+: .*: Assertion .* failed|ERROR:.*assertion failed|tcg fatal error|bochs: cannot run"
+)
 _SMALL = 1 << 16  # bytes; larger data is sent from the caller's memory before write() returns
 
 
