@@ -107,14 +107,14 @@ def test_a_norm_computed_in_fewer_bits_is_not_widened():
     assert count(fused(narrow, X.double(), W.double()), "anvil.rms_norm") == 0
 
 
-def test_half_precision_norms_fuse_in_the_order_of_their_roundings():
+def test_half_precision_norms_keep_the_order_of_their_roundings():
     def cast_then_weight(x, w):
         wide = x.float()
         return w * (wide * torch.rsqrt(mean_square(wide) + 1e-6)).to(x.dtype)
 
     x, w = X.to(torch.bfloat16), W.to(torch.bfloat16)
     programs = list(each_stage(capture(cast_then_weight, (x, w))))
-    assert count(programs[-1], "anvil.rms_norm") == 1
+    assert count(programs[-1], "anvil.rms_norm") == 0  # the kernel computes in float32 alone
     assert torch.equal(run(programs[-1], x, w), cast_then_weight(x, w))
 
 

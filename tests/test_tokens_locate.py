@@ -91,7 +91,9 @@ def test_the_report_of_a_quantised_mode_tells_what_came_instead_of_what_and_wher
 
     got, want = result.free.tokens[result.free.equal], first.new_ids[result.free.equal]
     texts = [stage.tokenizer.decode([token], special=True) for token in (got, want)]
-    margin = first.margins[first.prompt_length - 1 + result.free.equal]
+    row = first.prompt_length - 1 + result.free.equal
+    listed = first.top_ids[row].tolist()
+    margin = first.top_logprobs[row, 0] - first.top_logprobs[row, listed.index(got) if got in listed else -1]
     assert f"token {result.free.equal}: got {got} {texts[0]!r}, want {want} {texts[1]!r}" in report
     assert f"margin   {margin:.2e} nats" in report and ": real" in report
     top = {line.split()[0]: line for line in report.splitlines() if line.startswith(("  got ", "  want "))}

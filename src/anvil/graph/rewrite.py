@@ -85,6 +85,11 @@ def same_size(left: Any, right: Any) -> bool:
     return bool(expressions[0] == expressions[1])
 
 
+def are_float32(*nodes: Node) -> bool:
+    """Whether all are float32, the type of the named kernels; others keep their own operations and roundings."""
+    return all(node.meta["val"].dtype == torch.float32 for node in nodes)
+
+
 def same_shape(left: Any, right: Any) -> bool:
     """``same_size`` for every dimension of two shapes."""
     return len(left) == len(right) and all(map(same_size, left, right))

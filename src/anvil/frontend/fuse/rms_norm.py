@@ -7,7 +7,17 @@ from torch.fx import Node
 
 from anvil.graph.describe import source_line
 from anvil.graph.program import GraphProgram
-from anvil.graph.rewrite import GraphPass, argument, by_target, emit, is_call, respell, same_shape, shape_of
+from anvil.graph.rewrite import (
+    GraphPass,
+    are_float32,
+    argument,
+    by_target,
+    emit,
+    is_call,
+    respell,
+    same_shape,
+    shape_of,
+)
 
 aten = torch.ops.aten
 
@@ -70,24 +80,12 @@ def _normed(node: object) -> tuple[Node, float] | None:
     return None
 
 
-def _before_cast(x: Node) -> Node:
-    """What was cast up to give ``x``; x itself when it was not, or when it was cast down."""
-    if not is_call(x, aten._to_copy.default):
-        return x
-    original = x.args[0]
-    wide = torch.promote_types(original.meta["val"].dtype, torch.float32)
-    return original if x.meta["val"].dtype == wide and original.meta["val"].dtype.is_floating_point else x
-
-
 def _weighted(node: Node) -> tuple[Node, Node, float] | None:
     """(x, weight, eps) when a product is a weighted RMS norm, with the weight applied after or before the scale."""
     for weight, rest in (node.args, node.args[::-1]):
-        uncast = rest.args[0] if is_call(rest, aten._to_copy.default) else rest
-        found = _normed(uncast)
+        found = _normed(rest)
         if found and _is_weight(weight, found[0]):
-            x, eps = found
-            original = _before_cast(x) if uncast is not rest else x
-            return (original, weight, eps) if original.meta["val"].dtype == rest.meta["val"].dtype else None
+            return found[0], weight, found[1]
         found = _inverse_root(weight)
         if found and is_call(rest, aten.mul.Tensor):
             for x, factor in (rest.args, rest.args[::-1]):
@@ -101,8 +99,7 @@ def _fuse_product(program: GraphProgram, node: Node) -> Node | None:
     if found is None:
         return None
     x, weight, eps = found
-    values = [item.meta["val"] for item in (x, weight, node)]
-    if len({value.dtype for value in values}) > 1 or not same_shape(values[0].shape, values[2].shape):
+    if not are_float32(x, weight, node) or not same_shape(shape_of(x), shape_of(node)):
         return None
     program.notes.append(f"fuse_rms_norm: eps={eps} at {source_line(node)}")
     return respell(node, torch.ops.anvil.rms_norm.default, x, weight, eps)
@@ -111,10 +108,9 @@ def _fuse_product(program: GraphProgram, node: Node) -> Node | None:
 def _fuse_native(program: GraphProgram, node: Node) -> Node | None:
     """``torch.nn.RMSNorm`` over the last dimension; without eps it uses the machine epsilon of the type."""
     x, weight, eps = (argument(node, name) for name in ("input", "weight", "eps"))
-    dtype = x.meta["val"].dtype
-    if weight is None or not _is_weight(weight, x) or weight.meta["val"].dtype != dtype or dtype.itemsize < 4:
+    if weight is None or not _is_weight(weight, x) or not are_float32(x, weight):
         return None
-    eps = torch.finfo(dtype).eps if eps is None else eps
+    eps = torch.finfo(torch.float32).eps if eps is None else eps
     program.notes.append(f"fuse_rms_norm: eps={eps} at {source_line(node)}")
     return emit(program, node, torch.ops.anvil.rms_norm.default, x, weight, eps)
 

@@ -7,7 +7,7 @@ from torch.fx import Node
 
 from anvil.graph.describe import source_line
 from anvil.graph.program import GraphProgram
-from anvil.graph.rewrite import GraphPass, by_target, emit, is_call, same_shape, same_size, shape_of
+from anvil.graph.rewrite import GraphPass, are_float32, by_target, emit, is_call, same_shape, same_size, shape_of
 
 aten = torch.ops.aten
 
@@ -132,7 +132,7 @@ def _fuse(program: GraphProgram, node: Node, match: tuple[Node, Node, Node] | No
     width = shape_of(x)[3]
     if any(len(shape_of(table)) > 4 or not same_size(shape_of(table)[-1], width // parts) for table in (cos, sin)):
         return None
-    if len({item.meta["val"].dtype for item in (x, cos, sin, node)}) > 1 or not same_shape(shape_of(x), shape_of(node)):
+    if not are_float32(x, cos, sin, node) or not same_shape(shape_of(x), shape_of(node)):
         return None
     heads = _heads_dim(x, (cos, sin))
     if heads is None:

@@ -7,7 +7,7 @@ from torch.fx import Node
 
 from anvil.graph.describe import source_line
 from anvil.graph.program import GraphProgram
-from anvil.graph.rewrite import GraphPass, by_target, is_call, respell, same_shape, shape_of
+from anvil.graph.rewrite import GraphPass, are_float32, by_target, is_call, respell, same_shape, shape_of
 
 aten = torch.ops.aten
 
@@ -17,8 +17,7 @@ def _fuse(program: GraphProgram, node: Node) -> Node | None:
         if not is_call(activated, aten.silu.default) or not isinstance(up, Node):
             continue
         gate = activated.args[0]
-        same_type = gate.meta["val"].dtype == up.meta["val"].dtype
-        if same_type and same_shape(shape_of(gate), shape_of(up)):
+        if are_float32(gate, up) and same_shape(shape_of(gate), shape_of(up)):
             program.notes.append(f"fuse_swiglu: at {source_line(node)}")
             return respell(node, torch.ops.anvil.swiglu.default, gate, up)
     return None
