@@ -180,11 +180,14 @@ def ci_run(tmp_path: Path, failing: str) -> tuple[int, list[str]]:
     return done.returncode, (tmp_path / "made").read_text().split()
 
 
-@pytest.mark.parametrize("failing", ["lint", "test", "demo"])
+STEPS = ["demo", "large", "large-modes", "lint", "test"]
+
+
+@pytest.mark.parametrize("failing", STEPS)
 def test_ci_runs_every_step_and_fails_with_the_one_that_failed(tmp_path: Path, failing: str) -> None:
     code, made = ci_run(tmp_path, failing)
     assert code == 3
-    assert sorted(made) == ["demo", "lint", "test"]
+    assert sorted(made) == STEPS
 
 
 def test_ci_passes_when_every_step_does(tmp_path: Path) -> None:
