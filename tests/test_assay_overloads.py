@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,7 +15,7 @@ import torch
 from sample_records import run_row
 from typer.testing import CliRunner
 
-from assay import backends, coverage, ledger
+from assay import backends, coverage, coverage_page, ledger
 from assay.backends.protocol import Claim, Finding, NotRunHere, Program, Unsupported
 from assay.backends.torch_eager import EagerBackend, EagerCompiled
 from assay.bench import Bench
@@ -252,11 +253,15 @@ def test_a_type_that_pytorch_refuses_must_not_crash_the_compiler():
 
 def record(name: str, dtype: str, target: str, status: str) -> Result:
     key = CaseKey(f"{name}-{dtype}-{target}", "overload", name, target, dtype)
-    return Result(key, "test_overload", status, examples=14, run=run_row().run)  # type: ignore[arg-type]
+    reason = "" if status == "ok" else "because"
+    return Result(key, "test_overload", status, reason, examples=14, run=run_row().run)  # type: ignore[arg-type]
 
 
 def test_coverage_joins_claims_with_what_was_run(tmp_path):
-    claims = [Claim("aten.a.default", True, "covered", "loop"), Claim("aten.b.default", True, "missing", "")]
+    claims = [
+        Claim("aten.a.default", True, "covered", "loop"),
+        Claim("aten.b.default", True, "missing", "values decide"),
+    ]
     results = [
         record("aten.a.default", "f16", "t1", "ok"),
         record("aten.a.default", "f64", "t1", "ok"),
@@ -267,10 +272,35 @@ def test_coverage_joins_claims_with_what_was_run(tmp_path):
     a, b = table
     assert (a.ok, a.failed) == ({"t1": ["f64", "f16"], "t2": ["f64"]}, {"t2": ["f16"]})
     assert not b.checked
-    assert coverage.totals(table)["t1"] == {"overloads": 1, "cells": 2, "failed": 0, "unsupported": 0}
+    assert coverage.totals(table)["t1"] == {"overloads": 1, "cells": 2, "failed": 0, "unsupported": 0, "not_run": 0}
     assert coverage.totals(table)["t2"]["overloads"] == 0
-    assert coverage.verdict(a) == "f64; t2: failed f16"
-    assert "| `aten.b.default` | core | missing |" in coverage.markdown(table)
+    assert coverage.everywhere(table) == 0
+    assert coverage.verdict(a) == "f64; f16 on t2: failed: because"
+    page = coverage_page.markdown(table)
+    assert "| `aten.a.default` | core | loop | f64; f16 on t2: failed: because |" in page
+    assert "| values decide | `aten.b.default` (core) |" in page
+
+
+def test_an_overload_is_ok_only_where_every_type_of_its_spec_is():
+    claims = [Claim(name, True, "covered", "loop") for name in ("aten.sin.default", "aten.t.default")]
+    specs = registry(OPS)
+    sin = specs["aten.sin.default"].types
+    results = [record("aten.sin.default", dtype, target, "ok") for dtype in sin for target in ("t1", "t2")]
+    table = coverage.rows(claims, ledger.rows(results[:-1]), specs)
+    assert {target: row["overloads"] for target, row in coverage.totals(table).items()} == {"t1": 1, "t2": 0}
+    assert coverage.everywhere(table) == 0
+    assert f"{sin[-1]} on t2: no record" in coverage_page.markdown(table)
+    assert coverage.everywhere(coverage.rows(claims, ledger.rows(results), specs)) == 1
+
+
+def test_the_page_of_coverage_has_every_overload_and_reason_of_today():
+    """What no run has a say in; the rest of a line is as new as the record it was made from."""
+    table = coverage.rows(backends.load("anvil").coverage(), [], registry(OPS))
+    today = coverage_page.facts(table)
+    page = (OPS.parent / "docs" / "coverage.md").read_text()
+    stale = [line for line in today if f"\n{line}" not in page]
+    assert stale == [], "write the page again: assay coverage --markdown > docs/coverage.md"
+    assert len(re.findall("^\\| `", page, re.MULTILINE)) == sum(line.startswith("| `") for line in today)
 
 
 def test_assay_coverage_prints_every_core_overload(tmp_path):

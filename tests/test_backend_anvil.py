@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from assay import backends
-from assay.backends.anvil import BACKEND
+from assay.backends import anvil as adapter
+from assay.backends.anvil import BACKEND, AnvilBackend, Prepared
 from assay.backends.protocol import Program, Unsupported
 
 TARGETS = [pytest.param(s.name, marks=pytest.mark.skipif(not s.runs, reason=s.reason)) for s in BACKEND.targets()]
@@ -55,6 +56,21 @@ def test_equal_programs_have_equal_artifacts_and_edges_come_from_the_kernels():
     assert first.artifact == again.artifact
     assert first.artifact != BACKEND.compile(LINEAR, "x86_64-avx512").artifact
     assert {"M", "N", "K"} <= set(first.edges)
+
+
+def test_targets_share_what_does_not_depend_on_them(monkeypatch):
+    made = []
+    monkeypatch.setattr(adapter, "Prepared", lambda captured: made.append(Prepared(captured)) or made[-1])
+    monkeypatch.setattr(adapter, "_REMEMBERED", 1)
+    backend, other = AnvilBackend(), Program("other", LINEAR.module, LINEAR.example, LINEAR.dynamic)
+    for program, target in [(LINEAR, "x86_64-avx2"), (LINEAR, "x86_64-avx512"), (other, "x86_64-avx2")]:
+        backend.compile(program, target)
+    assert [(one.captured.name, one.written_out.stage) for one in made] == [
+        ("linear", "write_out"),
+        ("other", "write_out"),
+    ]
+    backend.compile(LINEAR, "x86_64-avx2")
+    assert len(made) == 3  # only the last programs are kept
 
 
 class Bessel(torch.nn.Module):
