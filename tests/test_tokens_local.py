@@ -90,3 +90,12 @@ def test_every_linear_and_decoder_layer_is_restarted(reference: Reference, monke
     fed = local.feeds(reference, edges)
     assert set(linear) - set(fed) == {"lm_head"}, "its activations are not rounded"
     assert set(reference.layers) - set(fed) == {"model.layers.0"}, "its input is no edge of a module inside a layer"
+
+
+def test_a_reference_that_streams_its_weights_says_the_same(reference: Reference, ids: list[int]) -> None:
+    """It takes all runs of the drift as one batch."""
+    model = backends.load("anvil").load_model(str(resolve(SPEC)), "x86_64-avx2", quant=MODE, context=64)
+    streamed = Reference(resolve(SPEC), emulation=emulation(MODE, resolve(SPEC)), streamed=True)
+    whole, part = (local.local_report(one, model, ids[:8], MODE) for one in (reference, streamed))
+    assert [point.point for point in part.points] == [point.point for point in whole.points]
+    assert part.worst.headroom == pytest.approx(whole.worst.headroom, rel=0.5) and part.worst.headroom < 0.5

@@ -104,7 +104,8 @@ def feeds(reference: Reference, edges: Collection[str]) -> dict[str, str]:
 
 @contextmanager
 def forcing(reference: Reference, values: Mapping[str, np.ndarray]) -> Iterator[None]:
-    """Put ``values`` [T, width] in the place of what enters the modules of these names, in a ``with`` block.
+    """Put ``values`` [T, width] in the place of what enters the modules of these names, in a ``with`` block; in that of
+    each sequence where several runs of the same ids are one batch.
 
     A hook that watches the same input sees what came, not what is put in its place.
     """
@@ -120,7 +121,8 @@ def forcing(reference: Reference, values: Mapping[str, np.ndarray]) -> Iterator[
 
 
 def _replaced(value: torch.Tensor, _owner: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    return (value.to(inputs[0].dtype).reshape(inputs[0].shape), *inputs[1:])
+    sequences = inputs[0].numel() // value.numel()
+    return (value.to(inputs[0].dtype).repeat(sequences, 1).reshape(inputs[0].shape), *inputs[1:])
 
 
 def _edge_of(reference: Reference, name: str) -> bool:
