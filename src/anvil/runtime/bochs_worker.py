@@ -194,7 +194,10 @@ class Machine:
         """Whether the instruction that ends at ``end`` is one that Bochs takes for an invalid one, and no CPU does: a
         gather or scatter whose index is in a vector register from 16 on (its bit is stored inverted)."""
         for length in GATHER_BYTES:
-            prefix, first, _, third, opcode, modes = self.memory.read(end - length, 6)
+            code = self.memory.read(end - length, 6)
+            if len(code) < 6:  # before the code begins
+                continue
+            prefix, first, _, third, opcode, modes = code
             vsib = prefix == EVEX and first & 7 == MAP_0F38 and opcode in GATHER_OPCODES and modes & 7 == 4
             if vsib and not third & 8:
                 return True

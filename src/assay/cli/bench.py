@@ -118,7 +118,7 @@ def model(
         list[str] | None, typer.Option("--quant", help="A mode, repeatable, or all; default: those with a golden.")
     ] = None,
     tokens: Annotated[int, typer.Option("--tokens", min=2, help="Tokens of the timed run.")] = 32,
-    live: Annotated[bool, typer.Option("--live", help="PyTorch verifies now; no stored golden is read.")] = False,
+    live: Annotated[bool, typer.Option("--live", help="PyTorch verifies tokens now, not a stored golden.")] = False,
     layers: Annotated[bool, typer.Option(help="Also the error along the residual stream.")] = True,
     depth: Depth = None,
     target: Target = "",
