@@ -14,6 +14,10 @@ CALLS = {
     "linear": lambda x: F.linear(x, torch.full((3, 4), 2.0)),
     "convolution": lambda x: F.conv1d(x[:, None].expand(-1, 4, -1), torch.full((3, 4, 3), 2.0), padding=1),
     "one tap": lambda x: F.conv2d(x[None, None], torch.full((3, 1, 1, 1), 2.0)),
+    "number summed": lambda x: torch.full((3, 4), 2.0).sum(1) * x.amax(),
+    "summed over a symbolic size": lambda x: torch.full_like(x, 2.0).sum(0) * x.amax(),
+    "greatest": lambda x: torch.full((3, 4), 2.0).amax(1) + x[:, :3],
+    "mean and sum": lambda x: torch.full((5, 4), 2.0).mean() * x.sum(0),
     "softmax": lambda x: (torch.full((3, 4), 2.0) * x[:1]).softmax(1),
 }
 

@@ -95,9 +95,12 @@ class Region:
             return Value(step, first.dtype, self._followed(step, left), left_shape)
         self.require(not self.reduced or over == self.reduced)
         self._reduced = over
-        loops = sorted({loop for value in operands for loop in self.loops(value.step)} - over)
+        walked = {loop for value in operands for loop in self.loops(value.step)}
         steps = tuple(value.step for value in operands)
-        step = self._add(Step("reduce", first.dtype, tuple(loops), steps, combine=combine))
+        if not over <= walked:  # a number that is the same everywhere is folded as often as it stands there
+            turned = tuple(sorted({*self.loops(steps[0]), *over}))
+            steps = (self._add(Step("map", first.dtype, turned, steps[:1], body=lambda x: x)), *steps[1:])
+        step = self._add(Step("reduce", first.dtype, tuple(sorted(walked - over)), steps, combine=combine))
         return Value(step, first.dtype, self._followed(step, left), left_shape)
 
     def gather(
