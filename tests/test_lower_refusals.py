@@ -96,6 +96,9 @@ SIZES = {
     "diagonal_scatter": Case(lambda x, s: x.diagonal_scatter(s, 1), (floats(3, 4), floats(3)),
                              ((floats(3, 4), floats(4)), (floats(3, 4), floats(2)), (floats(0, 4), floats(1))),
                              SizeError, "src has another size"),
+    "slice_scatter": Case(lambda x, s: x.slice_scatter(s, 0, -4), (floats(7, 3), floats(4, 3)),
+                          ((floats(7, 3), floats(5, 3)), (floats(7, 3), floats(3, 3)), (floats(3, 3), floats(4, 3))),
+                          SizeError, "src has another size"),
     "as_strided": Case(lambda x: x.as_strided((2, 2), (3, 1)), (floats(3, 2),), ((floats(1, 4),),), SizeError,
                        "beyond the memory"),
 }  # fmt: skip
@@ -140,3 +143,15 @@ def test_what_pytorch_refuses_ends_a_run_with_an_error(together: tuple[dict[str,
         assert got.equal(want), "an error leaves nothing behind"
     if cases is VALUES:
         assert run(*given(cases, "floor_divide", NOTHING_TO_DIVIDE))[0].shape == (0,), "nothing is divided by zero"
+
+
+def test_a_part_with_other_rows_is_not_put_beside_columns() -> None:
+    """A slice along one dimension says nothing of the others: what lies beside it would be read past its end."""
+    run = compiled(
+        lambda x, s: x.slice_scatter(s, 1, 1, 3), floats(9, 4), floats(9, 2),
+        dynamic=[{0: "N"}, {0: "M"}], guard=True, isolated=True,
+    )  # fmt: skip
+    for rows in (2, 10):
+        with pytest.raises(InputError):
+            run(floats(9, 4), floats(rows, 2))
+    assert run(floats(5, 4), floats(5, 2)).equal(floats(5, 4).slice_scatter(floats(5, 2), 1, 1, 3))

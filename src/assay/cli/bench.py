@@ -44,7 +44,7 @@ def quant(
     model: Annotated[str, typer.Option("--model", help="A model of e2e/, by name.")] = "smollm2-135m",
     modes: Annotated[list[str] | None, typer.Option("--quant", help="A mode, repeatable; default all.")] = None,
     tokens: Annotated[int, typer.Option("--tokens", min=2, help="Tokens of one timed run.")] = 24,
-    least: Annotated[float, typer.Option("--least", help="Fail if a mode reaches a smaller share.")] = 0.0,
+    least: Annotated[float, typer.Option("--least", min=0, max=1, help="Fail below this share, 0 to 1.")] = 0.0,
     llama_cpp: Annotated[bool, typer.Option("--llama-cpp", help="Also against llama.cpp on the same file.")] = False,
     target: Target = "",
     threads: Threads = 2,
@@ -163,7 +163,7 @@ def _modes_table(rows: Sequence[ModeRow]) -> Table:
 
 @app.command()
 def ops(
-    least: Annotated[float, typer.Option("--least", help="Fail if the chain reaches a smaller share of a copy.")] = 0.0,
+    least: Annotated[float, typer.Option("--least", min=0, max=1, help="Fail below this share of a copy, 0 to 1.")] = 0.0,
     target: Target = "",
     threads: Threads = 2,
     as_json: AsJson = False,

@@ -23,8 +23,10 @@ aten = torch.ops.aten
 
 
 def _joined(program: GraphProgram, node: Node, x: Node, middle: Node, dim: int, start: int, end: int) -> Node | None:
-    """``x`` with ``[start, end)`` of a dimension of known size replaced by ``middle``."""
+    """``x`` with ``[start, end)`` of a dimension of known size replaced by ``middle``; None where that may not fit."""
     size = shape_of(x)[dim]
+    if not same_shape(shape_of(middle), [*shape_of(x)[:dim], max(end - start, 0), *shape_of(x)[dim + 1 :]]):
+        return None
     parts = [middle]
     if start > 0:
         parts.insert(0, _part(program, node, x, dim, 0, start))

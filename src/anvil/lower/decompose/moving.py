@@ -65,9 +65,15 @@ def _slice_scatter(
     x: Tensor, src: Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
 ) -> Tensor:
     """Every element is the source's where its place is one of the slice's."""
+    dim %= x.ndim
     size = x.shape[dim]
     place = torch.arange(size)
-    first = torch.sym_max(torch.sym_min(_from_front(0 if start is None else start, size), size), 0)
+    first, stop = (
+        torch.sym_max(torch.sym_min(_from_front(bound, size), size), 0)
+        for bound in (0 if start is None else start, size if end is None else end)
+    )
+    taken = torch.sym_max((stop - first + step - 1) // step, 0)
+    src = of_shape(src, [*x.shape[:dim], taken, *x.shape[dim + 1 :]], "src")
     last = first + (src.shape[dim] - 1) * step
     inside = (place >= first) & (place <= last) & ((place - first) % step == 0)
     shape = [1] * x.ndim
@@ -81,6 +87,8 @@ def _from_front(place: int, size: int) -> int:
 
 
 def _select_scatter(x: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
+    dim %= x.ndim
+    src = of_shape(src, [*x.shape[:dim], *x.shape[dim + 1 :]], "src")
     shape = [1] * x.ndim
     shape[dim] = x.shape[dim]
     place = torch.arange(x.shape[dim]).view(shape)
