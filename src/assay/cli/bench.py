@@ -163,7 +163,9 @@ def _modes_table(rows: Sequence[ModeRow]) -> Table:
 
 @app.command()
 def ops(
-    least: Annotated[float, typer.Option("--least", min=0, max=1, help="Fail below this share of a copy, 0 to 1.")] = 0.0,
+    least: Annotated[
+        float, typer.Option("--least", min=0, max=1, help="Fail below this share of a copy, 0 to 1.")
+    ] = 0.0,
     target: Target = "",
     threads: Threads = 2,
     as_json: AsJson = False,
