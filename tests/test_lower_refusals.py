@@ -155,3 +155,9 @@ def test_a_part_with_other_rows_is_not_put_beside_columns() -> None:
         with pytest.raises(InputError):
             run(floats(9, 4), floats(rows, 2))
     assert run(floats(5, 4), floats(5, 2)).equal(floats(5, 4).slice_scatter(floats(5, 2), 1, 1, 3))
+
+
+def test_a_slice_that_ends_before_it_begins_changes_nothing() -> None:
+    x, nothing = floats(9, 4), floats(0, 4)
+    run = compiled(lambda x, s: x.slice_scatter(s, 0, 5, 2), x, nothing, guard=True, isolated=True)
+    assert run(x, nothing).equal(x)

@@ -55,7 +55,7 @@ class Probes:
     measures before, between and after its own runs, and :meth:`ceiling` is the best that was seen.
 
     ``nbytes`` is what the program in question reads per pass: data of the same size enjoy the same share of cache.
-    It is raised to four times the last-level cache, so that the caches cannot hold it.
+    It is raised to four times the last-level cache, at most ``MOST_BYTES``, so that the caches cannot hold it.
     """
 
     def __init__(self, threads: int, nbytes: int | None = None) -> None:

@@ -25,7 +25,7 @@ aten = torch.ops.aten
 def _joined(program: GraphProgram, node: Node, x: Node, middle: Node, dim: int, start: int, end: int) -> Node | None:
     """``x`` with ``[start, end)`` of a dimension of known size replaced by ``middle``; None where that may not fit."""
     size = shape_of(x)[dim]
-    if not same_shape(shape_of(middle), [*shape_of(x)[:dim], max(end - start, 0), *shape_of(x)[dim + 1 :]]):
+    if not same_shape(shape_of(middle), [*shape_of(x)[:dim], end - start, *shape_of(x)[dim + 1 :]]):
         return None
     parts = [middle]
     if start > 0:
@@ -60,7 +60,7 @@ def _slice_scatter(program: GraphProgram, node: Node) -> Node | None:
     if step != 1 or not all(isinstance(bound, int) for bound in (size, start, end)):
         return None
     start, end = (min(max(bound + size if bound < 0 else bound, 0), size) for bound in (start, end))
-    return _joined(program, node, x, part, dim, start, end)
+    return _joined(program, node, x, part, dim, start, max(start, end))
 
 
 def _select_scatter(program: GraphProgram, node: Node) -> Node | None:

@@ -98,8 +98,7 @@ class Region:
         walked = {loop for value in operands for loop in self.loops(value.step)}
         steps = tuple(value.step for value in operands)
         if not over <= walked:  # a number that is the same everywhere is folded as often as it stands there
-            turned = tuple(sorted({*self.loops(steps[0]), *over}))
-            steps = (self._add(Step("map", first.dtype, turned, steps[:1], body=lambda x: x)), *steps[1:])
+            steps = (self._along(first, over), *steps[1:])
         step = self._add(Step("reduce", first.dtype, tuple(sorted(walked - over)), steps, combine=combine))
         return Value(step, first.dtype, self._followed(step, left), left_shape)
 
@@ -135,9 +134,13 @@ class Region:
             return value
         pairs = zip(value.axes, value.shape, strict=True)
         axes = tuple(self.new_axis(size) if axis is None else axis for axis, size in pairs)
-        loops = {*self.loops(value.step), *(axis for axis in axes if axis is not None)}
-        step = Step("map", value.dtype, tuple(sorted(loops)), (value.step,), body=lambda x: x)
-        return Value(self._add(step), value.dtype, axes, value.shape)
+        step = self._along(value, (axis for axis in axes if axis is not None))
+        return Value(step, value.dtype, axes, value.shape)
+
+    def _along(self, value: Value, loops: Iterable[int]) -> int:
+        """A step that is ``value`` at every turn of ``loops`` too."""
+        turned = tuple(sorted({*self.loops(value.step), *loops}))
+        return self._add(Step("map", value.dtype, turned, (value.step,), body=lambda x: x))
 
     def scalar(self, size: Size | float, dtype: str) -> Value:
         """A number known when the plan is bound (i64) or compiled, as a value of rank 0."""
